@@ -26,12 +26,14 @@ set(NETWORK  # transports between hosts
   network/tcp.cpp
   network/ucx.cpp
   network/ucx_library.cpp)
-set(DEVICES  # GPUs
+set(DEVICES  # plans on devices, and GPUs
   devices/cuda_calls.cpp
   devices/cuda_device.cpp
   devices/cuda_driver.cpp
   devices/cuda_multicast.cpp
-  devices/deferred_free.cpp)
+  devices/deferred_free.cpp
+  devices/device_plan.cpp
+  devices/plan_tables.cpp)
 set(TORCH  # PyTorch's C interfaces
   torch/libtorch.cpp)
 set(SIMULATOR
@@ -39,6 +41,7 @@ set(SIMULATOR
   simulator/simulator.cpp)
 set(ENGINE_MODULE  # sley.engine._native, over all of the above
   bindings/calls.cpp
+  bindings/device_plans.cpp
   bindings/devices.cpp
   bindings/engine.cpp
   bindings/fabric.cpp

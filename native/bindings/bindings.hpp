@@ -22,6 +22,7 @@ namespace sley {
 void define_fabric(nanobind::module_& m);
 void define_engine(nanobind::module_& m);
 void define_calls(nanobind::module_& m);
+void define_device_plans(nanobind::module_& m);
 void define_devices(nanobind::module_& m);
 void define_messages(nanobind::module_& m);
 void define_network(nanobind::module_& m);

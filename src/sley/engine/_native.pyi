@@ -486,6 +486,55 @@ class CudaCall:
         Starts the call, each start on its stream. recorded: whether the next call has to wait for this one. False, without a launch, if a call was given up.
         """
 
+RANKS: int = 128
+
+OFFSET_BITS: int = 44
+
+def structure(name: str) -> Any:
+    """
+    A structure of `kernels/primitives/layout.hpp`, as NumPy describes types.
+    """
+
+class PlanTables:
+    """A plan as kernels read it, for any devices."""
+
+    def __init__(self, tables: Mapping[str, bytes], numbers: Mapping[str, int], scratch_chunks: Sequence[int]) -> None: ...
+
+    def cut(self, item_bytes: int, count: int) -> dict[str, int]:
+        """How a call of `count` elements a block is cut into tiles. R503, R506."""
+
+    def scratch_bytes(self, item_bytes: int, count: int) -> list[int]:
+        """The bytes that a call needs of each rank's scratch."""
+
+class DevicePlan:
+    """A plan on a device of this process."""
+
+    def __init__(self, plan: PlanTables, launches: Sequence[Sequence[int]]) -> None: ...
+
+    @property
+    def blocks(self) -> int: ...
+
+    @property
+    def table_bytes(self) -> int: ...
+
+    @property
+    def report_bytes(self) -> int: ...
+
+    @property
+    def groups(self) -> list[tuple[int, int]]:
+        """The blocks and the divisions of each launch of a call."""
+
+    def place(self, segments: Sequence[int], tables: int, reports: int, on_host: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)], abort: int, timeout_ns: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+        """The bytes of the tables, for memory of the device at `tables`."""
+
+    def lay_out(self, item_bytes: int, count: int, arrays: Sequence[tuple[int, int, int]], scratch: Sequence[int], factor: int = 0, factor_at: int = 0) -> list[bytes]:
+        """
+        The arguments of a call's launches. arrays: rank, input, output. R503, R506.
+        """
+
+    def stuck(self) -> list[dict[str, int]]:
+        """The reports of the blocks that have given up."""
+
 class CallKey:
     """Equal for calls that run alike."""
 

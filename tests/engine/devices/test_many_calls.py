@@ -10,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.engine.devices import Engine, Executor, Launching, Settings, ThreadsDevice, tables
+from sley.engine.devices import Engine, Executor, Launching, Settings, ThreadsDevice
 from support.devices.device_calls import (
     TIMEOUT_S,
     Call,
@@ -213,11 +213,11 @@ def test_slices_fill_the_threads_of_a_block(protocol: str) -> None:
     on = Executor(ring(protocol), [threads()] * RANKS)
     slices = 2 if protocol == "Simple" else 1
     for chunk_kib, tile_kib in ((0, None), (20, None), (40, 30), (100, 50), (200, 100)):
-        cut = tables.cut(on.loaded, 2, RANKS * chunk_kib << 9, on.settings.slices_of(on.plan))
-        assert cut.slices == slices
+        cut = on.links.tables[0].cut(2, RANKS * chunk_kib << 9)
+        assert cut["slices"] == slices
         whole = tile_kib is None or slices == 1
-        assert cut.tiles == (0 if chunk_kib == 0 else 1 if whole else 2), chunk_kib
-        assert whole or cut.tile == tile_kib << 9, chunk_kib
+        assert cut["tiles"] == (0 if chunk_kib == 0 else 1 if whole else 2), chunk_kib
+        assert whole or cut["tile"] == tile_kib << 9, chunk_kib
 
 
 def test_slots_have_room_for_small_calls_by_default() -> None:

@@ -33,6 +33,14 @@ class Arguments:
     dtype: DataType
     views: Views
 
+    @property
+    def addresses(self) -> dict[int, tuple[int, int]]:
+        """The addresses of each rank's input and output, 0 for none."""
+        return {
+            rank: (first.address if first else 0, second.address if second else 0)
+            for rank, (first, second) in self.views.items()
+        }
+
 
 class _Given(NamedTuple):
     """An array of a call. what: its name in messages. device: that of its memory."""

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sley.engine import native
 from sley.engine.devices.barrier import Barrier
 from sley.engine.devices.device import Device, HostMemory, Memory, Window
 from sley.engine.devices.shared_files import shared_file
-from sley.engine.devices.tables import RANKS
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
 from sley.errors import Diagnostic, SleyError
@@ -268,8 +268,8 @@ def read_refusals(messages: Sequence[bytes]) -> SleyError | None:
 
 def _check_devices(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:
     """The devices of this process by rank, ascending; every rank must have one if `is_alone`."""
-    if ranks > RANKS:
-        raise K521.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
+    if ranks > native.RANKS:
+        raise K521.error(expected=f"at most {native.RANKS} ranks", found=f"{ranks} ranks")
     given = _by_rank(devices, ranks)
     everyone = set(range(ranks))
     fits = bool(given) and (set(given) == everyone if is_alone else set(given) <= everyone)

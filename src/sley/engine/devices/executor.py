@@ -7,35 +7,23 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from sley.engine.devices import tables
-from sley.engine.devices.arguments import Arguments, Arrays, check_arguments, check_factor
+from sley.engine.devices.arguments import Arrays, check_arguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
 from sley.engine.devices.device import Device, Launch, Start
 from sley.engine.devices.device_ranks import Exchange
-from sley.engine.devices.device_state import DeviceState, Group
+from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
-from sley.engine.devices.mailboxes import kind_of_slots
-from sley.engine.devices.memory import Pair
 from sley.engine.devices.settings import Launching, Settings
-from sley.engine.devices.tables import CALL, Cut
 from sley.engine.devices.windows import way_of_groups
 from sley.engine.kernels import KERNELS, Engine, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors.devices import K506
-from sley.errors.runtime import R503, R514
-from sley.ir.cut import UNIT_BYTES, longest_chunk
+from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
 from sley.verification.scales import prove_scales
-
-_NUMBERS = 2**31 - 2
-"""The most numbers of a call: an epoch of LL's flags has one more (`primitives/kernel.hpp`)."""
-_ALIGNMENT = 256
-"""Bytes. Devices align new memory to it; scratch gets the same alignment."""
 
 
 class Executor:
@@ -78,13 +66,7 @@ class Executor:
         self.settings, self.timeout_s = links.settings, links.timeout_s
         self._kernels, self.loaded = links.kernels[number], links.loaded[number]
         self.plan = self._kernels.plan
-        # Before its scratch, each rank of a plan that keeps chunks at the places of others has a
-        # unit for each chunk of its input and output: room for the last elements of a longer chunk
-        # there (`docs/machine.md`, "Memory").
-        misplaced = self.loaded.homes.misplaced
-        most = int(self.plan.collective.data_chunks.max()) if misplaced else 0
-        self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
-        self._steps = int(np.diff(self.plan.block_offset).max(initial=1))
+        self._tables = links.tables[number]
         self._programs: dict[tuple[Device, str, ReduceOp, bool], Any] = {}
 
     @property
@@ -112,9 +94,7 @@ class Executor:
         is captured into a graph."""
         self.check()
         count, kind = whole(count, "count", 0), data_type(dtype)
-        elements = longest_chunk(self.plan.collective.chunks, count, kind.size_bytes)
-        chunks, room = self.plan.scratch_chunks.tolist(), elements * kind.size_bytes
-        sizes = [self._front + number * room for number in chunks]
+        sizes = self._tables.scratch_bytes(kind.size_bytes, count)
         self.links.scratch.reserve(sizes, self.synchronize)
 
     def __call__(
@@ -166,34 +146,35 @@ class Executor:
         with ranks.telling() if self._is_read_remotely else nullcontext():
             devices, op = ranks.devices, reduction(reduce_op)
             arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
-            cut = self._cut(arguments)
-            scales = factor is not None
-            fields: dict[str, int] = {**vars(cut)}
-            if scales:
-                fields |= check_factor(self.plan, devices, factor, arguments.dtype, op)
-            programs = [self._program(state, arguments.dtype, op, scales) for state in states]
-        self.reserve(arguments.count, arguments.dtype.name)
+            kind, scales = arguments.dtype, factor is not None
+            check_slot(self.loaded, kind)
+            self._tables.cut(kind.size_bytes, arguments.count)
+            factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
+            programs = [self._program(state, kind, op, scales) for state in states]
+        self.reserve(arguments.count, kind.name)
         remote = self.links.arrays.remote(arguments.views) if self._is_read_remotely else {}
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
-        keeps = (self, inputs, outputs, factor)
+        keeps, threads = (self, inputs, outputs, factor), self.settings.threads
         starts = []
         for state, program in zip(states, programs, strict=True):
-            for group in state.groups:
-                call = self._call(state, group, arguments, remote.get(state.device, {}), fields)
-                kernels = KERNELS if op is ReduceOp.AVG and group.divisions else KERNELS[:1]
+            pairs = arguments.addresses | remote.get(state.device, {})
+            calls = state.plan.lay_out(
+                kind.size_bytes,
+                arguments.count,
+                [(rank, *pair) for rank, pair in pairs.items()],
+                self.links.scratch.addresses[state.device],
+                **factors,
+            )
+            for call, (blocks, divisions), stream in zip(
+                calls, state.plan.groups, state.streams, strict=True
+            ):
+                kernels = KERNELS if op is ReduceOp.AVG and divisions else KERNELS[:1]
                 launches = tuple(
-                    Launch(
-                        name,
-                        call,
-                        group.blocks,
-                        self.settings.threads,
-                        together and name == KERNELS[0],
-                        keeps,
-                    )
+                    Launch(name, call, blocks, threads, together and name == KERNELS[0], keeps)
                     for name in kernels
                 )
-                starts.append(Start(state.device, program, launches, group.stream))
+                starts.append(Start(state.device, program, launches, stream))
         return PreparedCall(tuple(starts), self.links.order, self.synchronize, self.check)
 
     def synchronize(self) -> None:
@@ -234,19 +215,6 @@ class Executor:
         or if they are closed; otherwise returns without waiting."""
         self.links.check()
 
-    def _cut(self, arguments: Arguments) -> Cut:
-        """The call's cut into tiles. R503 or R506 if there is none."""
-        check_slot(self.loaded, arguments.dtype)
-        cut = tables.cut(
-            self.loaded,
-            arguments.dtype.size_bytes,
-            arguments.count,
-            self.settings.slices_of(self.plan),
-        )
-        if cut.tiles > (most := _NUMBERS // self._steps):
-            raise R503.error(expected=f"at most {most} tiles a chunk", found=f"{cut.tiles} tiles")
-        return cut
-
     @property
     def _is_read_remotely(self) -> bool:
         """Whether other processes read messages from this process's arrays."""
@@ -269,46 +237,12 @@ class Executor:
             text = self._kernels.source(engine, variant)
             program = state.device.build(text, KERNELS)
             room = state.device.capacity(program, KERNELS[0], self.settings.threads)
-            if state.blocks > room:
+            if state.plan.blocks > room:
                 threads = self.settings.threads
                 raise K506.error(
                     expected=f"at most {room} blocks of {threads} threads at once on "
                     f"{state.device.name}",
-                    found=f"{state.blocks} blocks",
+                    found=f"{state.plan.blocks} blocks",
                 )
             self._programs[key] = program
         return self._programs[key]
-
-    def _call(
-        self,
-        state: DeviceState,
-        group: Group,
-        arguments: Arguments,
-        remote: Mapping[int, Pair],
-        fields: Mapping[str, int],
-    ) -> bytes:
-        """The argument of a launch. remote: inputs and outputs of other processes' ranks. fields:
-        of the cut and the factor."""
-        row = np.zeros(1, CALL)
-        values = {
-            **state.addresses(group),
-            "abort": self.links.abort.address,
-            "timeout_ns": int(self.timeout_s * 1e9),
-            **fields,
-            "slot_bytes": self.loaded.wiring.slot_bytes,
-            "slots_bytes": self.links.slots_bytes[kind_of_slots(self.plan)],
-            "chunks": self.plan.collective.chunks,
-            "slots": self.loaded.wiring.slots,
-            "steps": self._steps,
-            "division_count": group.divisions,
-        }
-        for name, value in values.items():
-            row[name] = value
-        buffers = row["buffers"].reshape(-1, 3)
-        pairs = {
-            rank: (first.address if first else 0, second.address if second else 0)
-            for rank, (first, second) in arguments.views.items()
-        }
-        for rank, pair in {**pairs, **remote}.items():
-            buffers[rank] = (*pair, self.links.scratch.address(state.device, rank) + self._front)
-        return row.tobytes()

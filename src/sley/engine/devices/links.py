@@ -14,7 +14,7 @@ from sley.engine import native
 from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.device import Device
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
-from sley.engine.devices.device_state import DeviceState, Launches
+from sley.engine.devices.device_state import DeviceState, Launches, plan_tables
 from sley.engine.devices.failures import failure
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
 from sley.engine.devices.memory import Scratch, SharedArrays
@@ -89,7 +89,22 @@ class LinkSet:
         self.boxes = Mailboxes.of(operands, lanes, self.slots_bytes)
         self.mailboxes = self.ranks.allocate(self.boxes.size.tolist())
         self.launches = {device: self._launches_on(device) for device in self.ranks.places}
-        self.states = [self._states(k, own) for k, own in zip(self.kernels, lanes, strict=True)]
+        self.tables = [
+            plan_tables(k, own, self.settings, self.boxes, lane, self.slots_bytes)
+            for k, own, lane in zip(self.kernels, self.loaded, lanes, strict=True)
+        ]
+        behind = lanes[0].bases(self._windows)
+        segments = {
+            device: [by_rank[rank] for rank in range(count)] + behind
+            for device, by_rank in self.mailboxes.addresses.items()
+        }
+        self.states = [
+            [
+                DeviceState.of(device, own, made, segments[device], self.abort, self.timeout_s)
+                for device, own in self.launches.items()
+            ]
+            for made in self.tables
+        ]
         self.scratch = Scratch(self.ranks)
         self.arrays = SharedArrays(self.ranks)
         self.order = self.ranks.places[0].order(self.abort)
@@ -173,16 +188,6 @@ class LinkSet:
             return [(ranks, device.default_stream())]
         return [([rank], device.stream()) for rank in ranks]
 
-    def _states(self, kernels: Kernels, lanes: Lanes) -> list[DeviceState]:
-        """A plan's states on the devices of this process."""
-        addresses = self.mailboxes.addresses
-        return [
-            DeviceState.of(
-                device, own, kernels, self.boxes, addresses[device], lanes, self._windows
-            )
-            for device, own in self.launches.items()
-        ]
-
     def _check_queues(self) -> None:
         """K506 if launches of the ranks on a device could wait for one another in a queue."""
         if self.settings.launching is Launching.TOGETHER:
@@ -201,10 +206,10 @@ class LinkSet:
         """K508 for the first call of which blocks have reported: calls that were started after it,
         of whatever plan, ended because of it. None without reports."""
         found = [
-            (int(report["ticks"]), number)
+            (report["ticks"], number)
             for number, states in enumerate(self.states)
             for state in states
-            for _, report in state.stuck()
+            for report in state.plan.stuck()
         ]
         if not found:
             return None

@@ -23,7 +23,8 @@ class Scratch:
     def __init__(self, ranks: DeviceRanks) -> None:
         self._ranks = ranks
         self._sizes = [0] * ranks.count
-        self._addresses: dict[tuple[Device, int], int] = {}
+        self.addresses = {device: [0] * ranks.count for device in ranks.places}
+        """The addresses of the ranks' scratch, by device of this process; 0 for none."""
         self._made: list[SharedMemory] = []
 
     def reserve(self, sizes: Sequence[int], wait: Callable[[], None]) -> None:
@@ -42,11 +43,7 @@ class Scratch:
             if size:
                 self._sizes[rank] = size
                 for device, addresses in memory.addresses.items():
-                    self._addresses[device, rank] = addresses[rank]
-
-    def address(self, device: Device, rank: int) -> int:
-        """The address of a rank's scratch on a device of this process; 0 without scratch."""
-        return self._addresses.get((device, rank), 0)
+                    self.addresses[device][rank] = addresses[rank]
 
 
 class SharedArrays:

@@ -19,7 +19,7 @@ from fake_driver import FakeDriver, array_on, refused
 from sley.engine.devices import Engine, Executor, Launching, LinkSet, Settings
 from sley.engine.devices.cuda import CudaDevice, driver
 from sley.engine.devices.cuda.arrays import CudaArray
-from sley.engine.devices.tables import CALL
+from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
 from support.devices.device_calls import current, threads
@@ -41,7 +41,7 @@ def stand_in(
     text = Kernels.of(plan, switches=switches).source(engine, variant)
     library = threads().build(text, KERNELS)
     for name in KERNELS:
-        fake.kernel(name, CALL.itemsize, library._name, name)
+        fake.kernel(name, structure("Call").itemsize, library._name, name)
 
 
 def arrays(devices: list[CudaDevice], values: list[Any]) -> list[CudaArray]:

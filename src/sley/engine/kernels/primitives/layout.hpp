@@ -1,10 +1,13 @@
-// Layout: the structures that the host passes to a kernel. `sley.engine.devices.tables` packs the same
-// ones: every field has its natural alignment, and the sizes are asserted below.
+// Layout: the structures that the host passes to a kernel. The host's code includes them, too
+// (`native/devices/kernel_layout.hpp`): every field has its natural alignment, so that all compilers
+// lay them out alike.
 #pragma once
 
-namespace sley {
+namespace sley::layout {
 
 constexpr int kRanks = 128;  // at most: a kernel's arguments have 4 KiB
+
+constexpr int kSimple = 0, kLL = 1, kLL128 = 2, kDirect = 3;
 
 enum Memory : u32 { kData = 0, kOutput = 1, kScratch = 2, kNowhere = 3 };
 
@@ -149,4 +152,4 @@ static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) =
 static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
 static_assert(sizeof(Call) == 160 + 24 * kRanks, "layout");
 
-}  // namespace sley
+}  // namespace sley::layout

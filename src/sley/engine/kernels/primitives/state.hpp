@@ -3,7 +3,8 @@
 
 namespace sley {
 
-constexpr int kSimple = 0, kLL = 1, kLL128 = 2, kDirect = 3;
+using namespace layout;
+
 constexpr int kProtocol = SLEY_PROTOCOL;
 constexpr bool kFlagged = kProtocol == kLL || kProtocol == kLL128;
 

@@ -1,0 +1,248 @@
+// Plans on devices, for Python: the structures of tables, and a plan's tables on a device.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "devices/device_plan.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sley {
+namespace {
+
+// A structure as NumPy describes it.
+struct Structure {
+    explicit Structure(std::size_t bytes) : bytes(bytes) {}
+
+    template <class T>
+    Structure& field(const char* name, std::size_t offset) {
+        const bool is_signed = std::is_signed_v<T>;  // addresses and places aren't
+        return field(name, offset, (is_signed ? "i" : "u") + std::to_string(sizeof(T)));
+    }
+    Structure& field(const char* name, std::size_t offset, const std::string& format) {
+        names.append(name);
+        formats.append(format);
+        offsets.append(offset);
+        return *this;
+    }
+
+    std::size_t bytes;
+    nb::list names, formats, offsets;
+};
+
+#define SLEY_FIELD(name) field<decltype(Row::name)>(#name, offsetof(Row, name))
+
+Structure structure_of(const std::string& name) {
+    if (name == "Call") return Structure(sizeof(layout::Call));
+    if (name == "Counter") return Structure(sizeof(layout::Counter));
+    if (name == "Cell") {
+        using Row = layout::Cell;
+        return Structure(sizeof(Row)).SLEY_FIELD(ticks);
+    }
+    if (name == "Peer") {
+        using Row = layout::Peer;
+        return Structure(sizeof(Row)).SLEY_FIELD(published).SLEY_FIELD(consumed)
+            .SLEY_FIELD(slots).SLEY_FIELD(switched).SLEY_FIELD(rank).SLEY_FIELD(messages);
+    }
+    if (name == "Block") {
+        using Row = layout::Block;
+        return Structure(sizeof(Row)).SLEY_FIELD(rank).SLEY_FIELD(number).SLEY_FIELD(kind)
+            .SLEY_FIELD(member).SLEY_FIELD(first_sender).SLEY_FIELD(senders)
+            .SLEY_FIELD(first_receiver).SLEY_FIELD(receivers).SLEY_FIELD(rank_sender)
+            .SLEY_FIELD(first_step).SLEY_FIELD(steps).SLEY_FIELD(first_condition)
+            .SLEY_FIELD(conditions).SLEY_FIELD(first_home).SLEY_FIELD(cell).SLEY_FIELD(stride)
+            .SLEY_FIELD(cells).SLEY_FIELD(progress).SLEY_FIELD(first_cell);
+    }
+    if (name == "Instruction") {
+        using Row = layout::Instruction;
+        return Structure(sizeof(Row)).SLEY_FIELD(op).SLEY_FIELD(flags).SLEY_FIELD(waits)
+            .SLEY_FIELD(count).SLEY_FIELD(src).SLEY_FIELD(dst).SLEY_FIELD(from)
+            .SLEY_FIELD(from_message).SLEY_FIELD(to).SLEY_FIELD(to_message).SLEY_FIELD(pulled)
+            .SLEY_FIELD(first_wait).SLEY_FIELD(divisor).SLEY_FIELD(from_members)
+            .SLEY_FIELD(to_members);
+    }
+    if (name == "Condition") {
+        using Row = layout::Condition;  // with two fields of bits, which have no address
+        return Structure(sizeof(Row)).SLEY_FIELD(target)
+            .field("number_held", sizeof(Row::target), "u4");
+    }
+    if (name == "Division") {
+        using Row = layout::Division;
+        return Structure(sizeof(Row)).SLEY_FIELD(rank).SLEY_FIELD(chunk).SLEY_FIELD(divisor);
+    }
+    throw std::invalid_argument("an unknown structure");
+}
+
+#undef SLEY_FIELD
+
+nb::dict describe(const std::string& name) {
+    const Structure found = structure_of(name);
+    nb::dict described;
+    described["names"] = found.names;
+    described["formats"] = found.formats;
+    described["offsets"] = found.offsets;
+    described["itemsize"] = found.bytes;
+    return described;
+}
+
+using Tables = std::map<std::string, nb::bytes>;
+using Numbers = std::map<std::string, std::int64_t>;
+
+template <class Row>
+void read(const Tables& tables, const char* name, std::vector<Row>& rows) {
+    const auto& bytes = tables.at(name);
+    if (bytes.size() % sizeof(Row) != 0) throw std::invalid_argument("a part of a row");
+    rows.resize(bytes.size() / sizeof(Row));
+    if (!rows.empty()) std::memcpy(rows.data(), bytes.c_str(), bytes.size());
+}
+
+std::shared_ptr<PlanTables> make_tables(const Tables& tables, const Numbers& numbers,
+                                        std::vector<std::int32_t> scratch_chunks) {
+    auto made = std::make_shared<PlanTables>();
+    read(tables, "blocks", made->blocks);
+    read(tables, "peers", made->peers);
+    read(tables, "instructions", made->instructions);
+    read(tables, "conditions", made->conditions);
+    read(tables, "divisions", made->divisions);
+    read(tables, "homes", made->homes);
+    const auto number = [&numbers](const char* name, auto& value) {
+        value = static_cast<std::remove_reference_t<decltype(value)>>(numbers.at(name));
+    };
+    auto& n = made->numbers;
+    number("protocol", n.protocol);
+    number("tile_major", n.tile_major);
+    number("misplaced", n.misplaced);
+    number("chunks", n.chunks);
+    number("max_count", n.max_count);
+    number("steps", n.steps);
+    number("slots", n.slots);
+    number("slices", n.slices);
+    number("slot_bytes", n.slot_bytes);
+    number("slots_bytes", n.slots_bytes);
+    number("data_chunks", n.data_chunks);
+    n.scratch_chunks = std::move(scratch_chunks);
+    return made;
+}
+
+Numbers cut(const PlanTables& self, std::int64_t item_bytes, std::int64_t count) {
+    layout::Setup cut{};
+    self.numbers.cut(item_bytes, count, cut);
+    return {{"chunk", cut.chunk}, {"tile", cut.tile}, {"tiles", cut.tiles}, {"slices", cut.slices}};
+}
+
+Array<std::uint8_t> place(DevicePlan& self, std::vector<std::uint64_t> segments, Address tables,
+                  Address reports, const Array<const std::uint8_t>& on_host, Address abort,
+                  std::uint64_t timeout_ns) {
+    if (on_host.size() < self.report_bytes()) throw std::invalid_argument("too few reports");
+    return array(self.place({std::move(segments), tables, reports, abort, timeout_ns,
+                             reinterpret_cast<const layout::Report*>(on_host.data())}));
+}
+
+using ArraysRow = std::tuple<int, Address, Address>;
+
+std::vector<nb::bytes> lay_out(const DevicePlan& self, std::int64_t item_bytes, std::int64_t count,
+                 const std::vector<ArraysRow>& rows, const std::vector<std::uint64_t>& scratch,
+                 std::uint64_t factor, Address factor_at) {
+    std::vector<RankArrays> arrays;
+    for (const auto& [rank, input, output] : rows) arrays.push_back({rank, input, output});
+    std::vector<layout::Call> calls;
+    self.lay_out({item_bytes, count, &arrays, &scratch, factor, factor_at}, calls);
+    std::vector<nb::bytes> found;
+    for (const auto& call : calls) {
+        found.emplace_back(reinterpret_cast<const char*>(&call), sizeof call);
+    }
+    return found;
+}
+
+nb::list stuck(const DevicePlan& self) {
+    nb::list found;
+    for (const auto& [block, report] : self.stuck()) {
+        nb::dict row;
+        row["rank"] = block->rank;
+        row["block"] = block->number;
+        row["status"] = report.status;
+        row["step"] = report.step;
+        row["reason"] = report.reason;
+        row["tile"] = report.tile;
+        row["target"] = report.target;
+        row["number"] = report.target_step;
+        row["ticks"] = report.ticks;
+        found.append(row);
+    }
+    return found;
+}
+
+void translate_refusal(const std::exception_ptr& error, void*) {
+    try {
+        std::rethrow_exception(error);
+    } catch (const Refusal& e) {
+        const nb::object made = nb::module_::import_("sley.errors.runtime")
+                                    .attr(e.rule)
+                                    .attr("error")("expected"_a = e.expected, "found"_a = e.found);
+        PyErr_SetObject(made.type().ptr(), made.ptr());
+    }
+}
+
+}  // namespace
+
+void define_device_plans(nb::module_& m) {
+    nb::register_exception_translator(&translate_refusal);
+    m.attr("RANKS") = layout::kRanks;
+    m.attr("OFFSET_BITS") = kOffsetBits;
+    m.def("structure", &describe, "name"_a,
+          nb::sig("def structure(name: str) -> typing.Any"),
+          "A structure of `kernels/primitives/layout.hpp`, as NumPy describes types.");
+    nb::class_<PlanTables>(m, "PlanTables", "A plan as kernels read it, for any devices.")
+        .def(nb::new_(&make_tables), "tables"_a, "numbers"_a, "scratch_chunks"_a)
+        .def("cut", &cut, "item_bytes"_a, "count"_a,
+             "How a call of `count` elements a block is cut into tiles. R503, R506.")
+        .def("scratch_bytes",
+             [](const PlanTables& self, std::int64_t item_bytes, std::int64_t count) {
+                 return self.numbers.scratch_bytes(item_bytes, count);
+             },
+             "item_bytes"_a, "count"_a, "The bytes that a call needs of each rank's scratch.");
+    nb::class_<DevicePlan>(m, "DevicePlan", "A plan on a device of this process.")
+        .def(nb::init<std::shared_ptr<const PlanTables>, std::vector<std::vector<int>>>(), "plan"_a,
+             "launches"_a)
+        .def_prop_ro("blocks", &DevicePlan::blocks)
+        .def_prop_ro("table_bytes", &DevicePlan::table_bytes)
+        .def_prop_ro("report_bytes", &DevicePlan::report_bytes)
+        .def_prop_ro("groups",
+                     [](const DevicePlan& self) {
+                         std::vector<std::pair<std::size_t, std::size_t>> found;
+                         for (const auto& group : self.groups()) {
+                             found.emplace_back(group.blocks, group.divisions);
+                         }
+                         return found;
+                     },
+                     "The blocks and the divisions of each launch of a call.")
+        .def("place", &place, "segments"_a, "tables"_a, "reports"_a, "on_host"_a, "abort"_a,
+             "timeout_ns"_a, nb::keep_alive<1, 5>(),
+             "The bytes of the tables, for memory of the device at `tables`.")
+        .def("lay_out", &lay_out, "item_bytes"_a, "count"_a, "arrays"_a, "scratch"_a,
+             "factor"_a = 0, "factor_at"_a = 0,
+             "The arguments of a call's launches. arrays: rank, input, output. R503, R506.")
+        .def("stuck", &stuck, nb::sig("def stuck(self) -> list[dict[str, int]]"),
+             "The reports of the blocks that have given up.");
+}
+
+}  // namespace sley

@@ -1,0 +1,107 @@
+#include "devices/plan_tables.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace sley {
+namespace {
+
+constexpr std::int64_t kUnitBytes = 16;  // borders of chunks are at multiples of it
+constexpr std::int64_t kVectorBytes = 16, kWordBytes = 8;
+constexpr std::int64_t kLineBytes = 128, kLineWords = 15;
+constexpr std::int64_t kAlignment = 256;  // of devices' new memory, and so of scratch
+
+// What the threads of a block load of an operand at once, 480 of them 64 bytes each. Smaller slices
+// would take as long.
+constexpr std::int64_t kLeastSliceBytes = 30 << 10;
+
+// The runs of a chunk that may be at the place of another one (`primitives/execute.hpp`).
+constexpr std::int64_t kRuns = 3;
+
+// The most numbers of a call: an epoch of LL's flags has one more (`primitives/kernel.hpp`).
+constexpr std::int64_t kMostNumbers = (std::int64_t{1} << 31) - 2;
+
+std::int64_t divide_up(std::int64_t number, std::int64_t by) {
+    return number / by + (number % by != 0);
+}
+
+std::int64_t round_up(std::int64_t number, std::int64_t unit) {
+    return divide_up(number, unit) * unit;
+}
+
+}  // namespace
+
+std::int64_t PlanNumbers::least_bytes() const {
+    return protocol == layout::kLL128 ? kLineBytes : kVectorBytes;
+}
+
+// Blocks of one chunk are one chunk of any number of elements; others have whole units.
+std::int64_t PlanNumbers::longest_chunk(std::int64_t item_bytes, std::int64_t count) const {
+    const std::int64_t unit = kUnitBytes / item_bytes;
+    return chunks == 1 ? count : divide_up(count, unit * chunks) * unit;
+}
+
+// A message of Simple takes whole vectors; LL takes 16 bytes for 8 of data, LL128 lines of 128 bytes
+// for 120. So does each of the runs of a chunk that may be at the place of another one.
+std::int64_t PlanNumbers::tile_elements(std::int64_t item_bytes) const {
+    std::int64_t room = slot_bytes / max_count;
+    if (misplaced) room = std::max<std::int64_t>(room - (kRuns - 1) * least_bytes(), 0);
+    switch (protocol) {
+        case layout::kLL: return room / kVectorBytes * kWordBytes / item_bytes;
+        case layout::kLL128: return room / kLineBytes * kLineWords * kWordBytes / item_bytes;
+        default: return room / kVectorBytes * kVectorBytes / item_bytes;
+    }
+}
+
+void PlanNumbers::cut(std::int64_t item_bytes, std::int64_t count, layout::Setup& setup) const {
+    const std::int64_t unit = kUnitBytes / item_bytes, units = divide_up(count, unit);
+    const std::int64_t chunk = longest_chunk(item_bytes, count);
+    std::int64_t tile = tile_elements(item_bytes);
+    if (tile == 0) {
+        const std::int64_t least = least_bytes() * (misplaced ? kRuns : 1);
+        throw Refusal("R506",
+                      "slot_bytes >= " + std::to_string(max_count * least) + ": " +
+                          std::to_string(least) + " for each of " + std::to_string(max_count) +
+                          " chunks of a message",
+                      "slot_bytes=" + std::to_string(slot_bytes));
+    }
+    if (tile_major) {
+        // Chunks that are smaller than so many slices are cut into so many smaller ones, down to
+        // the least.
+        const std::int64_t part = round_up(divide_up(chunk, slices), unit);
+        const std::int64_t least = kLeastSliceBytes / (max_count * kUnitBytes);
+        tile = std::min(tile, std::max(part, std::max<std::int64_t>(least, 1) * unit));
+    }
+    const std::int64_t tiles = divide_up(chunk, tile), most = kMostNumbers / steps;
+    if (tiles > most) {
+        throw Refusal("R503", "at most " + std::to_string(most) + " tiles a chunk",
+                      std::to_string(tiles) + " tiles");
+    }
+    setup.count = count;
+    setup.chunk = chunk;
+    setup.least = units / chunks * unit;
+    setup.left_over = static_cast<std::int32_t>(units % chunks);
+    setup.tile = tile;
+    setup.tiles = static_cast<std::int32_t>(tiles);
+    setup.slices = tile_major ? slices : setup.tiles;
+    setup.is_even = chunk * chunks == count;
+}
+
+std::int64_t PlanNumbers::front_bytes() const {
+    return misplaced ? round_up(2 * data_chunks * kUnitBytes, kAlignment) : 0;
+}
+
+std::vector<std::int64_t> PlanNumbers::scratch_bytes(std::int64_t item_bytes,
+                                                     std::int64_t count) const {
+    std::vector<std::int64_t> bytes;
+    const std::int64_t chunk = longest_chunk(item_bytes, count);
+    for (const std::int64_t number : scratch_chunks) {
+        std::int64_t size = 0;
+        const bool is_beyond = __builtin_mul_overflow(chunk, number * item_bytes, &size) ||
+                               __builtin_add_overflow(size, front_bytes(), &size);
+        bytes.push_back(is_beyond ? std::numeric_limits<std::int64_t>::max() : size);
+    }
+    return bytes;
+}
+
+}  // namespace sley
