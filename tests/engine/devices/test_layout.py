@@ -12,6 +12,7 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import tables
+from sley.engine.devices.memory import HIDDEN
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
 from sley.engine.kernels.operands import NOWHERE
 from sley.engine.outcomes import Reason, Status
@@ -31,6 +32,8 @@ STRUCTURES = {
 RENAMED = {("Report", "number"): "target_step"}
 NO_FIELD = {("Condition", "number_held")}
 """Two fields of bits, which have no address."""
+OF_RANKS = ("buffers", "registered")
+"""Fields of a call that aren't in its setup."""
 
 
 def compiles(*lines: str, dtype: int = 2, protocol: str = "simple") -> bool:
@@ -57,7 +60,7 @@ def of_fields(structure: str, packed: np.dtype[np.void], start: int = 0) -> list
     assert packed.fields is not None
     lines = []
     for name, (kind, offset, *_) in packed.fields.items():
-        if (structure, name) in NO_FIELD or name == "buffers":
+        if (structure, name) in NO_FIELD or name in OF_RANKS:
             continue
         field = RENAMED.get((structure, name), name)
         lines.append(same(f"{start} + offsetof({structure}, {field})", offset))
@@ -71,15 +74,16 @@ def asserted() -> list[str]:
         lines += [same(f"sizeof({structure})", packed.itemsize), *of_fields(structure, packed)]
     call = tables.CALL
     assert call.fields is not None
-    buffers = call.fields["buffers"]
     lines += of_fields("Setup", call)
     lines += [
         same("sizeof(Call)", call.itemsize),
         same("offsetof(Call, setup)", 0),
-        same("offsetof(Call, buffers)", buffers[1]),
-        same("sizeof(Call::buffers)", buffers[0].itemsize),
         same("kRanks", tables.RANKS),
     ]
+    for name in OF_RANKS:
+        kind, offset, *_ = call.fields[name]
+        lines += [same(f"offsetof(Call, {name})", offset)]
+        lines += [same(f"sizeof(Call::{name})", kind.itemsize)]
     return lines
 
 
@@ -100,6 +104,7 @@ def numbered() -> list[str]:
         same("kOutput", Buffer.OUTPUT),
         same("kScratch", Buffer.SCRATCH),
         same("kNowhere", NOWHERE),
+        same("kHidden", HIDDEN),
         same("kInstruction", Reason.INSTRUCTION),
         same("kMessage", Reason.MESSAGE),
         same("kSlot", Reason.SLOT),

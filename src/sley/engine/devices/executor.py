@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +17,6 @@ from sley.engine.devices.device_ranks import Exchange
 from sley.engine.devices.device_state import DeviceState, Group
 from sley.engine.devices.links import LinkSet
 from sley.engine.devices.mailboxes import kind_of_slots
-from sley.engine.devices.memory import Pair
 from sley.engine.devices.settings import Launching, Settings
 from sley.engine.devices.tables import CALL, Cut
 from sley.engine.devices.windows import way_of_groups
@@ -29,7 +27,7 @@ from sley.errors.devices import K506
 from sley.errors.runtime import R503, R514
 from sley.ir.cut import UNIT_BYTES, longest_chunk
 from sley.ir.plan import Plan
-from sley.ir.words import Protocol, ReduceOp
+from sley.ir.words import Buffer, Protocol, ReduceOp
 from sley.verification.scales import prove_scales
 
 _NUMBERS = 2**31 - 2
@@ -100,21 +98,19 @@ class Executor:
         return way_of_groups(links.plans[number], links.single_messages[number], kind, op)
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
-        """New arrays, one for each rank of this process, that other processes can read. With ranks
-        in several processes, calls of a plan with the direct protocol need such arrays. All
-        processes allocate the same arrays in the same order. They last until the links are closed,
-        and serve all their executors."""
+        """New arrays, one for each rank of this process, that other processes can read: with the
+        direct protocol they do so without a copy, where messages in other arrays are copied as with
+        Simple. All processes allocate the same arrays in the same order. They last until the links
+        are closed, and serve all their executors."""
         self.check()
         return self.links.arrays.empty(dtype, elements)
 
     def reserve(self, count: int, dtype: str) -> None:
-        """Allocates scratch for calls of `count` elements a block. A call does so itself, unless it
-        is captured into a graph."""
+        """Allocates scratch for calls of `count` elements a block, which other processes can read,
+        as arrays of `empty`; all processes do so together. A call allocates what it lacks itself,
+        unless it is captured into a graph, and other processes don't read that."""
         self.check()
-        count, kind = whole(count, "count", 0), data_type(dtype)
-        elements = longest_chunk(self.plan.collective.chunks, count, kind.size_bytes)
-        chunks, room = self.plan.scratch_chunks.tolist(), elements * kind.size_bytes
-        sizes = [self._front + number * room for number in chunks]
+        sizes = self._scratch_of(whole(count, "count", 0), data_type(dtype))
         self.links.scratch.reserve(sizes, self.synchronize)
 
     def __call__(
@@ -158,29 +154,24 @@ class Executor:
         factor: Any = None,
     ) -> PreparedCall:
         """Validates and lays out a call once, for repeated calls on the same arrays: each then
-        costs the host little more than its launches. Arguments: as for a call. With the direct
-        protocol and ranks in several processes, all processes prepare their calls together; an
-        error of one is raised in all."""
+        costs the host little more than its launches. Arguments: as for a call. Each process does so
+        for itself, whatever arrays others have."""
         self.check()
-        ranks, states = self.links.ranks, self.links.states[self._number]
-        with ranks.telling() if self._is_read_remotely else nullcontext():
-            devices, op = ranks.devices, reduction(reduce_op)
-            arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
-            cut = self._cut(arguments)
-            scales = factor is not None
-            fields: dict[str, int] = {**vars(cut)}
-            if scales:
-                fields |= check_factor(self.plan, devices, factor, arguments.dtype, op)
-            programs = [self._program(state, arguments.dtype, op, scales) for state in states]
-        self.reserve(arguments.count, arguments.dtype.name)
-        remote = self.links.arrays.remote(arguments.views) if self._is_read_remotely else {}
+        devices, states = self.links.ranks.devices, self.links.states[self._number]
+        op, scales = reduction(reduce_op), factor is not None
+        arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
+        fields: dict[str, Any] = {**vars(self._cut(arguments))}
+        if scales:
+            fields |= check_factor(self.plan, devices, factor, arguments.dtype, op)
+        programs = [self._program(state, arguments.dtype, op, scales) for state in states]
+        fields |= self._buffers(arguments)
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
         keeps = (self, inputs, outputs, factor)
         starts = []
         for state, program in zip(states, programs, strict=True):
             for group in state.groups:
-                call = self._call(state, group, arguments, remote.get(state.device, {}), fields)
+                call = self._call(state, group, fields)
                 kernels = KERNELS if op is ReduceOp.AVG and group.divisions else KERNELS[:1]
                 launches = tuple(
                     Launch(
@@ -247,10 +238,26 @@ class Executor:
             raise R503.error(expected=f"at most {most} tiles a chunk", found=f"{cut.tiles} tiles")
         return cut
 
-    @property
-    def _is_read_remotely(self) -> bool:
-        """Whether other processes read messages from this process's arrays."""
-        return self.plan.protocol is Protocol.DIRECT and not self.links.ranks.is_one_process
+    def _scratch_of(self, count: int, kind: DataType) -> list[int]:
+        """The bytes of scratch that each rank has in a call of `count` elements a block."""
+        elements = longest_chunk(self.plan.collective.chunks, count, kind.size_bytes)
+        room = elements * kind.size_bytes
+        return [self._front + number * room for number in self.plan.scratch_chunks.tolist()]
+
+    def _buffers(self, arguments: Arguments) -> dict[str, Any]:
+        """The fields of a call that say where its ranks' memories are, and what peers read."""
+        sizes = self._scratch_of(arguments.count, arguments.dtype)
+        item, links = arguments.dtype.size_bytes, self.links
+        buffers = np.zeros((tables.RANKS, 3), np.uint64)
+        registered = np.zeros((tables.RANKS, 3), np.uint16)
+        for rank, views in arguments.views.items():
+            pieces = [(view.address, view.elements * item) if view else (0, 0) for view in views]
+            pieces.append((links.scratch.of(rank, sizes[rank], self.synchronize), sizes[rank]))
+            buffers[rank] = [address for address, _ in pieces]
+            buffers[rank, Buffer.SCRATCH] += np.uint64(self._front)
+            if self.plan.protocol is Protocol.DIRECT:
+                registered[rank] = [links.registered.number(rank, *piece) for piece in pieces]
+        return {"buffers": buffers, "registered": registered}
 
     def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Any:
         key = (state.device, dtype.name, op, scales)
@@ -279,20 +286,14 @@ class Executor:
             self._programs[key] = program
         return self._programs[key]
 
-    def _call(
-        self,
-        state: DeviceState,
-        group: Group,
-        arguments: Arguments,
-        remote: Mapping[int, Pair],
-        fields: Mapping[str, int],
-    ) -> bytes:
-        """The argument of a launch. remote: inputs and outputs of other processes' ranks. fields:
-        of the cut and the factor."""
+    def _call(self, state: DeviceState, group: Group, fields: Mapping[str, Any]) -> bytes:
+        """The argument of a launch. fields: of the cut, the factor and the ranks' memories."""
         row = np.zeros(1, CALL)
         values = {
             **state.addresses(group),
             "abort": self.links.abort.address,
+            "shifts": self.links.registered.table(state.device),
+            "ranks": self.links.ranks.count,
             "timeout_ns": int(self.timeout_s * 1e9),
             **fields,
             "slot_bytes": self.loaded.wiring.slot_bytes,
@@ -304,11 +305,4 @@ class Executor:
         }
         for name, value in values.items():
             row[name] = value
-        buffers = row["buffers"].reshape(-1, 3)
-        pairs = {
-            rank: (first.address if first else 0, second.address if second else 0)
-            for rank, (first, second) in arguments.views.items()
-        }
-        for rank, pair in {**pairs, **remote}.items():
-            buffers[rank] = (*pair, self.links.scratch.address(state.device, rank) + self._front)
         return row.tobytes()

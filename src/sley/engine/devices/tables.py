@@ -20,7 +20,7 @@ RANKS = 128
 """The most ranks of a call: a kernel's arguments are limited to 4 KiB."""
 
 
-def _structure(*fields: tuple[str, str], **lengths: int) -> np.dtype[np.void]:
+def _structure(*fields: tuple[str, str], **lengths: int | tuple[int, int]) -> np.dtype[np.void]:
     """A C structure. lengths: of the fields that are arrays, by name."""
     shaped = [(n, t, lengths[n]) if n in lengths else (n, t) for n, t in fields]
     return np.dtype(shaped, align=True)
@@ -31,7 +31,7 @@ def _of(kind: str, names: str) -> list[tuple[str, str]]:
 
 
 CELL = _structure(("ticks", "u8"), ("unused", "u8"), unused=7)
-COUNTER = _structure(*_of("u8", "value last last_flagged unused"), unused=5)
+COUNTER = _structure(*_of("u8", "value last last_flagged lent unused"), lent=3, unused=2)
 REPORT = _structure(
     ("status", "u8"),
     *_of("u4", "step reason"),
@@ -61,12 +61,15 @@ DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
 CALL = _structure(
     *_of(
         "u8",
-        "blocks peers instructions conditions divisions homes abort timeout_ns factor factor_at",
+        "blocks peers instructions conditions divisions homes abort timeout_ns factor factor_at "
+        "shifts",
     ),
     *_of("i8", "count chunk least tile slot_bytes slots_bytes"),
-    *_of("i4", "tiles left_over chunks slots steps division_count slices is_even"),
+    *_of("i4", "tiles left_over chunks slots steps division_count slices is_even ranks"),
     ("buffers", "u8"),
-    buffers=3 * RANKS,
+    ("registered", "u2"),
+    buffers=(RANKS, 3),
+    registered=(RANKS, 3),
 )
 
 _MEMORY_SHIFT = 30
