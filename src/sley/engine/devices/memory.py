@@ -43,7 +43,10 @@ class Registered:
         self._use(2)
 
     def add(self, memory: SharedMemory) -> None:
-        """Registers memory that all ranks have mapped. K514 if they say of it no addresses."""
+        """Registers memory that all ranks have mapped, unless number 1 serves all of them. K514 if
+        they say of it no addresses."""
+        if self._ranks.is_one_process:
+            return
         try:
             seen = np.array([memory.seen[rank] for rank in range(self._ranks.count)], np.uint64)
             seen = seen.reshape(self._ranks.count, self._ranks.count)
