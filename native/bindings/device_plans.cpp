@@ -1,6 +1,7 @@
 // Plans on devices, for Python: the structures of tables, and a plan's tables on a device.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -8,6 +9,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -157,15 +159,21 @@ Array<std::uint8_t> place(DevicePlan& self, std::vector<std::uint64_t> segments,
                              reinterpret_cast<const layout::Report*>(on_host.data())}));
 }
 
-using ArraysRow = std::tuple<int, Address, Address>;
+// A rank, and of its input, output and scratch the address, and the number for peers.
+using MemoryRow = std::pair<int, std::array<std::pair<Address, std::uint16_t>, 3>>;
 
 std::vector<nb::bytes> lay_out(const DevicePlan& self, std::int64_t item_bytes, std::int64_t count,
-                 const std::vector<ArraysRow>& rows, const std::vector<std::uint64_t>& scratch,
-                 std::uint64_t factor, Address factor_at) {
-    std::vector<RankArrays> arrays;
-    for (const auto& [rank, input, output] : rows) arrays.push_back({rank, input, output});
+                               const std::vector<MemoryRow>& rows, Address shifts,
+                               std::uint64_t factor, Address factor_at) {
+    std::vector<RankMemory> memories;
+    for (const auto& [rank, pieces] : rows) {
+        auto& own = memories.emplace_back(RankMemory{rank, {}, {}});
+        for (std::size_t m = 0; m < pieces.size(); ++m) {
+            std::tie(own.addresses[m], own.registered.number[m]) = pieces[m];
+        }
+    }
     std::vector<layout::Call> calls;
-    self.lay_out({item_bytes, count, &arrays, &scratch, factor, factor_at}, calls);
+    self.lay_out({item_bytes, count, &memories, shifts, factor, factor_at}, calls);
     std::vector<nb::bytes> found;
     for (const auto& call : calls) {
         found.emplace_back(reinterpret_cast<const char*>(&call), sizeof call);
@@ -207,6 +215,7 @@ void translate_refusal(const std::exception_ptr& error, void*) {
 void define_device_plans(nb::module_& m) {
     nb::register_exception_translator(&translate_refusal);
     m.attr("RANKS") = layout::kRanks;
+    m.attr("HIDDEN") = layout::kHidden;
     m.attr("OFFSET_BITS") = kOffsetBits;
     m.def("structure", &describe, "name"_a,
           nb::sig("def structure(name: str) -> typing.Any"),
@@ -238,9 +247,10 @@ void define_device_plans(nb::module_& m) {
         .def("place", &place, "segments"_a, "tables"_a, "reports"_a, "on_host"_a, "abort"_a,
              "timeout_ns"_a, nb::keep_alive<1, 5>(),
              "The bytes of the tables, for memory of the device at `tables`.")
-        .def("lay_out", &lay_out, "item_bytes"_a, "count"_a, "arrays"_a, "scratch"_a,
+        .def("lay_out", &lay_out, "item_bytes"_a, "count"_a, "memories"_a, "shifts"_a,
              "factor"_a = 0, "factor_at"_a = 0,
-             "The arguments of a call's launches. arrays: rank, input, output. R503, R506.")
+             "The arguments of a call's launches. memories: of a rank, the addresses of input, "
+             "output and scratch, and their numbers for peers. R503, R506.")
         .def("stuck", &stuck, nb::sig("def stuck(self) -> list[dict[str, int]]"),
              "The reports of the blocks that have given up.");
 }

@@ -9,7 +9,7 @@
 namespace sley {
 namespace {
 
-constexpr std::size_t kAlignment = 256;  // at least that of each row
+constexpr std::size_t kTableAlignment = 256;  // at least that of each row
 
 // Appends the rows of a rank to others.
 template <class Row>
@@ -63,7 +63,7 @@ DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan,
         plan_->homes.size() * sizeof(std::int32_t),
     };
     for (std::size_t t = 0; t < kTables; ++t) {
-        ends_[t + 1] = ends_[t] + (bytes[t] + kAlignment - 1) / kAlignment * kAlignment;
+        ends_[t + 1] = ends_[t] + (bytes[t] + kTableAlignment - 1) / kTableAlignment * kTableAlignment;
     }
 }
 
@@ -104,15 +104,16 @@ std::vector<std::uint8_t> DevicePlan::place(const PlanPlaces& places) {
     setup_.chunks = numbers.chunks;
     setup_.slots = numbers.slots;
     setup_.steps = numbers.steps;
+    setup_.ranks = static_cast<layout::i32>(numbers.scratch_chunks.size());
     reports_ = places.on_host;
     return image;
 }
 
 void DevicePlan::lay_out(const CallValues& values, std::vector<layout::Call>& calls) const {
-    const auto ranks = plan_->numbers.scratch_chunks.size();
     calls.resize(groups_.size());
     layout::Setup setup = setup_;
     plan_->numbers.cut(values.item_bytes, values.count, setup);
+    set(setup.shifts, values.shifts);
     setup.factor = values.factor;
     set(setup.factor_at, values.factor_at);
     const auto front = static_cast<std::uint64_t>(plan_->numbers.front_bytes());
@@ -122,14 +123,13 @@ void DevicePlan::lay_out(const CallValues& values, std::vector<layout::Call>& ca
         call.setup.blocks += groups_[g].first_block;
         call.setup.divisions += groups_[g].first_division;
         call.setup.division_count = static_cast<layout::i32>(groups_[g].divisions);
-        for (const auto& own : *values.arrays) {
-            if (own.rank < 0 || static_cast<std::size_t>(own.rank) >= ranks) {
-                throw std::invalid_argument("arrays of an unknown rank");
+        for (const auto& own : *values.memories) {
+            if (own.rank < 0 || own.rank >= setup.ranks) {
+                throw std::invalid_argument("memory of an unknown rank");
             }
-            auto& memory = call.buffers[own.rank].memory;
-            set(memory[layout::kData], own.input);
-            set(memory[layout::kOutput], own.output);
-            set(memory[layout::kScratch], values.scratch->at(own.rank) + front);
+            for (int m = 0; m < 3; ++m) set(call.buffers[own.rank].memory[m], own.addresses[m]);
+            call.buffers[own.rank].memory[layout::kScratch] += front;
+            call.registered[own.rank] = own.registered;
         }
     }
 }

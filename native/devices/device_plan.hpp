@@ -20,18 +20,19 @@ struct PlanPlaces {
     const layout::Report* on_host = nullptr;
 };
 
-// The addresses of a rank's arrays in a call; in place the data alone. 0: none.
-struct RankArrays {
+// A rank's memories in a call: the addresses of its input, output and scratch, 0 for none, and
+// their numbers in the table `layout::Setup::shifts`.
+struct RankMemory {
     int rank;
-    std::uint64_t input, output;
+    std::uint64_t addresses[3];
+    layout::Registrations registered;
 };
 
-// What calls may differ in. scratch: of each rank of the plan, 0 for none. factor: see layout::Setup.
+// What calls differ in; see layout::Setup.
 struct CallValues {
     std::int64_t item_bytes = 0, count = 0;
-    const std::vector<RankArrays>* arrays = nullptr;
-    const std::vector<std::uint64_t>* scratch = nullptr;
-    std::uint64_t factor = 0, factor_at = 0;
+    const std::vector<RankMemory>* memories = nullptr;  // of the ranks of this process
+    std::uint64_t shifts = 0, factor = 0, factor_at = 0;
 };
 
 class DevicePlan {

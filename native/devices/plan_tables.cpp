@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/borders.hpp"
+
 namespace sley {
 namespace {
 
-constexpr std::int64_t kUnitBytes = 16;  // borders of chunks are at multiples of it
 constexpr std::int64_t kVectorBytes = 16, kWordBytes = 8;
 constexpr std::int64_t kLineBytes = 128, kLineWords = 15;
-constexpr std::int64_t kAlignment = 256;  // of devices' new memory, and so of scratch
+constexpr std::int64_t kScratchAlignment = 256;  // of devices' new memory, and so of scratch
 
 // What the threads of a block load of an operand at once, 480 of them 64 bytes each. Smaller slices
 // would take as long.
@@ -88,7 +89,7 @@ void PlanNumbers::cut(std::int64_t item_bytes, std::int64_t count, layout::Setup
 }
 
 std::int64_t PlanNumbers::front_bytes() const {
-    return misplaced ? round_up(2 * data_chunks * kUnitBytes, kAlignment) : 0;
+    return misplaced ? round_up(2 * data_chunks * kUnitBytes, kScratchAlignment) : 0;
 }
 
 std::vector<std::int64_t> PlanNumbers::scratch_bytes(std::int64_t item_bytes,

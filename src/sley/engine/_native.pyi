@@ -488,6 +488,8 @@ class CudaCall:
 
 RANKS: int = 128
 
+HIDDEN: int = 18446744073709551615
+
 OFFSET_BITS: int = 44
 
 def structure(name: str) -> Any:
@@ -527,9 +529,9 @@ class DevicePlan:
     def place(self, segments: Sequence[int], tables: int, reports: int, on_host: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)], abort: int, timeout_ns: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """The bytes of the tables, for memory of the device at `tables`."""
 
-    def lay_out(self, item_bytes: int, count: int, arrays: Sequence[tuple[int, int, int]], scratch: Sequence[int], factor: int = 0, factor_at: int = 0) -> list[bytes]:
+    def lay_out(self, item_bytes: int, count: int, memories: Sequence[tuple[int, Sequence[tuple[int, int]]]], shifts: int, factor: int = 0, factor_at: int = 0) -> list[bytes]:
         """
-        The arguments of a call's launches. arrays: rank, input, output. R503, R506.
+        The arguments of a call's launches. memories: of a rank, the addresses of input, output and scratch, and their numbers for peers. R503, R506.
         """
 
     def stuck(self) -> list[dict[str, int]]:

@@ -32,10 +32,12 @@ Addresses = dict[Device, dict[int, int]]
 @dataclass(frozen=True)
 class SharedMemory:
     """An allocation with memory for every rank. memories: those of this process's ranks.
-    addresses: those of all ranks."""
+    addresses: those of all ranks, here. seen: for each rank, the addresses of all ranks' memory on
+    its device."""
 
     memories: Mapping[int, Memory]
     addresses: Addresses
+    seen: Mapping[int, Sequence[int]]
 
 
 class DeviceRanks:
@@ -107,18 +109,15 @@ class DeviceRanks:
         the same sizes. K507 if memory runs out, K514 if a process has ended, R503 if the processes'
         sizes differ."""
         with self.telling():
-            for size in sizes_bytes:
-                if size > LARGEST:
-                    raise K507.error(expected=f"{size:,} bytes of memory of a device", found=BEYOND)
-            places = self.devices.items()
             exported = self._exchange is not None
             memories = {
-                rank: place.allocate(sizes_bytes[rank], exported=exported) for rank, place in places
+                rank: self.allocate_on(rank, sizes_bytes[rank], exported=exported)
+                for rank in self.devices
             }
         own = {rank: memory.address for rank, memory in memories.items()}
         found: Addresses = {device: dict(own) for device in self.places}
         if self._exchange is None:
-            return SharedMemory(memories, found)
+            return SharedMemory(memories, found, {rank: list(own.values()) for rank in own})
         handles = {rank: self.devices[rank].export(m).hex() for rank, m in memories.items()}
         gathered = self.gather(handles)
         with self.telling():
@@ -127,8 +126,17 @@ class DeviceRanks:
                     for device in self.places:
                         memory = self._attach(device, rank, handle, sizes_bytes[rank])
                         found[device][rank] = memory.address
-        self.meet()  # a process that ended earlier would take its exported memory with it
-        return SharedMemory(memories, found)
+        # Nobody goes on before: a process that ended would take its exported memory with it.
+        seen = self.gather(
+            {r: [found[d][rank] for rank in range(self.count)] for r, d in self.devices.items()}
+        )
+        return SharedMemory(memories, found, seen)
+
+    def allocate_on(self, rank: int, size_bytes: int, *, exported: bool = False) -> Memory:
+        """Memory of a rank of this process alone. K507 if memory runs out."""
+        if size_bytes > LARGEST:
+            raise K507.error(expected=f"{size_bytes:,} bytes of memory of a device", found=BEYOND)
+        return self.devices[rank].allocate(size_bytes, exported=exported)
 
     def windows(self, teams: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Window]:
         """The windows of teams of ranks, which share switches; sizes: the bytes of a part of each.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
-from sley.engine.devices.arguments import Arrays, check_arguments, check_factor
+from sley.engine.devices.arguments import Arguments, Arrays, check_arguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
 from sley.engine.devices.device import Device, Launch, Start
@@ -82,19 +81,20 @@ class Executor:
         return way_of_groups(links.plans[number], links.single_messages[number], kind, op)
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
-        """New arrays, one for each rank of this process, that other processes can read. With ranks
-        in several processes, calls of a plan with the direct protocol need such arrays. All
-        processes allocate the same arrays in the same order. They last until the links are closed,
-        and serve all their executors."""
+        """New arrays, one for each rank of this process, that other processes can read: with the
+        direct protocol they do so without a copy, where messages in other arrays are copied as with
+        Simple. All processes allocate the same arrays in the same order. They last until the links
+        are closed, and serve all their executors."""
         self.check()
         return self.links.arrays.empty(dtype, elements)
 
     def reserve(self, count: int, dtype: str) -> None:
-        """Allocates scratch for calls of `count` elements a block. A call does so itself, unless it
-        is captured into a graph."""
+        """Allocates scratch for calls of `count` elements a block, which other processes can read,
+        as arrays of `empty`; all processes do so together. A call allocates what it lacks itself,
+        unless it is captured into a graph, and other processes don't read that."""
         self.check()
-        count, kind = whole(count, "count", 0), data_type(dtype)
-        sizes = self._tables.scratch_bytes(kind.size_bytes, count)
+        kind = data_type(dtype)
+        sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
         self.links.scratch.reserve(sizes, self.synchronize)
 
     def __call__(
@@ -138,34 +138,25 @@ class Executor:
         factor: Any = None,
     ) -> PreparedCall:
         """Validates and lays out a call once, for repeated calls on the same arrays: each then
-        costs the host little more than its launches. Arguments: as for a call. With the direct
-        protocol and ranks in several processes, all processes prepare their calls together; an
-        error of one is raised in all."""
+        costs the host little more than its launches. Arguments: as for a call. Each process does so
+        for itself, whatever arrays others have."""
         self.check()
-        ranks, states = self.links.ranks, self.links.states[self._number]
-        with ranks.telling() if self._is_read_remotely else nullcontext():
-            devices, op = ranks.devices, reduction(reduce_op)
-            arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
-            kind, scales = arguments.dtype, factor is not None
-            check_slot(self.loaded, kind)
-            self._tables.cut(kind.size_bytes, arguments.count)
-            factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
-            programs = [self._program(state, kind, op, scales) for state in states]
-        self.reserve(arguments.count, kind.name)
-        remote = self.links.arrays.remote(arguments.views) if self._is_read_remotely else {}
+        devices, states = self.links.ranks.devices, self.links.states[self._number]
+        op, scales = reduction(reduce_op), factor is not None
+        arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
+        kind, count = arguments.dtype, arguments.count
+        check_slot(self.loaded, kind)
+        self._tables.cut(kind.size_bytes, count)
+        factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
+        programs = [self._program(state, kind, op, scales) for state in states]
+        memories, registered = self._memories(arguments), self.links.registered
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
         keeps, threads = (self, inputs, outputs, factor), self.settings.threads
         starts = []
         for state, program in zip(states, programs, strict=True):
-            pairs = arguments.addresses | remote.get(state.device, {})
-            calls = state.plan.lay_out(
-                kind.size_bytes,
-                arguments.count,
-                [(rank, *pair) for rank, pair in pairs.items()],
-                self.links.scratch.addresses[state.device],
-                **factors,
-            )
+            table = registered.table(state.device)
+            calls = state.plan.lay_out(kind.size_bytes, count, memories, table, **factors)
             for call, (blocks, divisions), stream in zip(
                 calls, state.plan.groups, state.streams, strict=True
             ):
@@ -215,10 +206,20 @@ class Executor:
         or if they are closed; otherwise returns without waiting."""
         self.links.check()
 
-    @property
-    def _is_read_remotely(self) -> bool:
-        """Whether other processes read messages from this process's arrays."""
-        return self.plan.protocol is Protocol.DIRECT and not self.links.ranks.is_one_process
+    def _memories(self, arguments: Arguments) -> list[tuple[int, list[tuple[int, int]]]]:
+        """The ranks of this process, with the addresses of their inputs, outputs and scratch in a
+        call; each with the number by which peers read it."""
+        item, links, found = arguments.dtype.size_bytes, self.links, []
+        sizes = self._tables.scratch_bytes(item, arguments.count)
+        is_direct = self.plan.protocol is Protocol.DIRECT
+        for rank, views in arguments.views.items():
+            pieces = [(view.address, view.elements * item) if view else (0, 0) for view in views]
+            pieces.append((links.scratch.of(rank, sizes[rank], self.synchronize), sizes[rank]))
+            number = links.registered.number
+            found.append(
+                (rank, [(at, number(rank, at, size) if is_direct else 0) for at, size in pieces])
+            )
+        return found
 
     def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Any:
         key = (state.device, dtype.name, op, scales)

@@ -17,7 +17,7 @@ from sley.engine.devices.device_ranks import DeviceRanks, Exchange
 from sley.engine.devices.device_state import DeviceState, Launches, plan_tables
 from sley.engine.devices.failures import failure
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
-from sley.engine.devices.memory import Scratch, SharedArrays
+from sley.engine.devices.memory import Registered, Scratch, SharedArrays
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
 from sley.engine.devices.windows import Lanes, single_messages
 from sley.engine.kernels import Kernels
@@ -105,8 +105,9 @@ class LinkSet:
             ]
             for made in self.tables
         ]
-        self.scratch = Scratch(self.ranks)
-        self.arrays = SharedArrays(self.ranks)
+        self.registered = Registered(self.ranks)
+        self.scratch = Scratch(self.ranks, self.registered)
+        self.arrays = SharedArrays(self.ranks, self.registered)
         self.order = self.ranks.places[0].order(self.abort)
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this object, which
@@ -174,7 +175,7 @@ class LinkSet:
         finally:
             self._dropped.detach()
             del self.states, self.launches, self.mailboxes, self._windows
-            del self.scratch, self.arrays
+            del self.registered, self.scratch, self.arrays
 
     def _load(self, kernels: Kernels, received: int) -> Loaded:
         loaded = load(kernels.plan, *self.settings.slots_of(kernels.plan, received))

@@ -257,21 +257,20 @@ def test_lines_between_devices_without_native_atomics_are_refused(fake: FakeDriv
     Executor(ring(protocol="ll128"), two)
 
 
-def test_memory_that_the_other_device_cannot_read_is_refused(fake: FakeDriver) -> None:
+def test_memory_that_the_other_device_cannot_read_is_copied_to_it(fake: FakeDriver) -> None:
     fake.set(devices=2)
-    two = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
-    direct, simple = (Executor(ring(protocol=p), two) for p in ("direct", "simple"))
-    plain = arrays(two, [[0.0] * 8] * RANKS)
+    two, plan = [CudaDevice.open(rank % 2) for rank in range(RANKS)], ring(protocol="direct")
+    stand_in(fake, plan, Engine.INTERPRETED)
+    on = Executor(plan, two, Settings(Engine.INTERPRETED))
+    data = arrays(two, [[1.0] * 8] * RANKS)
     fake.set(pooled=1)
-    pooled = arrays(two, [[0.0] * 8] * RANKS)
-    error = str(refused("K524", direct.prepare, [*plain[:3], pooled[3]]))
-    assert "data of rank 3" in error
-    assert "(device 1) that Stand-in (device 0) can access" in error
-    direct.prepare(plain)
-    simple.prepare(pooled)
-    Executor(ring(protocol="direct"), two[:1] * RANKS).prepare([pooled[0], pooled[2], *plain[::2]])
+    data[3:] = arrays(two[3:], [[2.0] * 8])
+    lent = [on.links.registered.number(r, a.memory.address, 32) for r, a in enumerate(data)]
+    assert lent == [1, 1, 1, 0]
+    on(data)
+    assert [values(d, a).tolist() for d, a in zip(two, data, strict=True)] == [[5.0] * 8] * RANKS
     fake.set(pool_access=1)
-    direct.prepare(pooled)
+    assert on.links.registered.number(3, data[3].memory.address, 32) == 1
 
 
 def test_more_launches_than_queues_are_refused(

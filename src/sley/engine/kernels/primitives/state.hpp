@@ -35,11 +35,12 @@ struct End : Peer {
     u64 seen, first;
 };
 
+constexpr i32 kLent = kProtocol == kDirect ? SLEY_PEERS : 1;
+
 struct State {
     Setup setup;
     Block block;
     Buffers own;  // the rank's
-    const Call* call;
     End senders[SLEY_PEERS];
     End receivers[SLEY_PEERS];
     Wait waits[SLEY_WAITS];  // of the next instruction; thread `waiter(w)` has wait w
@@ -48,6 +49,7 @@ struct State {
     Element factor;
     u32 given_up;  // whether a thread has written the block's report
     bool failed;   // changes only at barriers
+    Buffers lent[kLent], borrowed[kLent];  // Direct: `Counter::lent` of each sender and receiver
 };
 
 SLEY_SHARED State state;
