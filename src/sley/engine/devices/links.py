@@ -92,7 +92,7 @@ class LinkSet:
         self.states = [self._states(k, own) for k, own in zip(self.kernels, lanes, strict=True)]
         self.scratch = Scratch(self.ranks)
         self.arrays = SharedArrays(self.ranks)
-        self.order = self.ranks.places[0].order(self.abort)
+        self.order = native.CallOrder(self.abort.array)
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this object, which
         would then live until the garbage collector finds the cycle."""
