@@ -14,6 +14,7 @@ from sley.engine.devices import Engine, Executor, Launching, Settings, ThreadsDe
 from support.devices.device_calls import (
     TIMEOUT_S,
     Call,
+    enqueue,
     executor,
     small_slots,
     threads,
@@ -89,7 +90,7 @@ def test_hundreds_of_calls_of_generated_text_at_task_level_are_right() -> None:
 def test_calls_on_a_stream_return_before_they_are_done() -> None:
     on, sums = executor(ring(), engine=Engine.INTERPRETED), Sums(3)
     before, stream, gate = sums.data.copy(), threads().stream(), Event()
-    stream.start(lambda: gate.wait(TIMEOUT_S))
+    enqueue(stream, lambda: gate.wait(TIMEOUT_S))
     for _ in range(3):
         sums.next(on, streams=stream)
     np.testing.assert_array_equal(sums.data, before)
@@ -126,7 +127,7 @@ def test_scratch_may_grow_while_calls_are_on_their_way() -> None:
     """Those have their scratch for as long as they need it."""
     on = executor(scattered(), engine=Engine.INTERPRETED)
     stream, gate = threads().stream(), Event()
-    stream.start(lambda: gate.wait(TIMEOUT_S))
+    enqueue(stream, lambda: gate.wait(TIMEOUT_S))
     calls = [Call.of(on.plan, count) for count in (50_000, 70_000, 90_000)]
     for call in calls:
         call.start(on, streams=stream)

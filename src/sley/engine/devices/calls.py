@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sley.engine.devices.device import CallOrder, Start
+from sley.engine import native
+from sley.engine.devices.device import Start, ordered
 from sley.errors.runtime import R503
 
 
@@ -16,12 +17,13 @@ class PreparedCall:
     def __init__(
         self,
         starts: tuple[Start, ...],
-        order: CallOrder,
+        order: native.CallOrder,
         synchronize: Callable[[], None],
         check: Callable[[], None],
     ) -> None:
         self._starts = starts
-        self._start = order.prepare(starts)
+        self._start = ordered(order, starts).start
+        self._address_of = starts[0].device.stream_address  # all devices are of one kind
         self._synchronize, self._check = synchronize, check
 
     def __call__(self, streams: Any = None) -> None:
@@ -39,7 +41,7 @@ class PreparedCall:
                     expected=f"{len(self._starts)} streams, one for each launch",
                     found=f"{len(given)} streams",
                 )
-        if not self._start(given, streams is not None):
+        if not self._start([self._address_of(each) for each in given], streams is not None):
             self._check()
         if streams is None:
             self._synchronize()

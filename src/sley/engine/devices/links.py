@@ -108,7 +108,7 @@ class LinkSet:
         self.registered = Registered(self.ranks)
         self.scratch = Scratch(self.ranks, self.registered)
         self.arrays = SharedArrays(self.ranks, self.registered)
-        self.order = self.ranks.places[0].order(self.abort)
+        self.order = native.CallOrder(self.abort.array)
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this object, which
         would then live until the garbage collector finds the cycle."""

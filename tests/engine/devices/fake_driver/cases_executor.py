@@ -39,9 +39,8 @@ def stand_in(
     """Run the plan's kernels for CPUs where its kernels for GPUs are launched."""
     variant = Variant(Platform.CPU, DATA_TYPES["float32"].number, op)
     text = Kernels.of(plan, switches=switches).source(engine, variant)
-    library = threads().build(text, KERNELS)
-    for name in KERNELS:
-        fake.kernel(name, structure("Call").itemsize, library._name, name)
+    for name, address in threads().build(text, KERNELS).items():
+        fake.kernel(name, structure("Call").itemsize, address)
 
 
 def arrays(devices: list[CudaDevice], values: list[Any]) -> list[CudaArray]:

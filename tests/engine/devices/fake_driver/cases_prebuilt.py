@@ -31,7 +31,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     major, _ = compiler.version()
     (package / "__init__.py").write_text(f"CUDA = ({major}, 0)\nLEAST = (8, 0)\n")
     variant = Variant(Platform.CPU, SUM.dtype, SUM.reduce_op)
-    library = threads().build(kernels.source(engine, variant), [])._name
+    library = threads().compiled(kernels.source(engine, variant))
     code = f"library {structure('Call').itemsize} {library}\n".encode() + bytes(1)
     (package / prebuilt.file_of(kernels.source(engine, SUM))).write_bytes(code)
     monkeypatch.syspath_prepend(tmp_path)
