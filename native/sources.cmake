@@ -31,6 +31,7 @@ set(DEVICES  # plans and calls on devices, and threads as a device
   devices/cuda_driver.cpp
   devices/deferred_free.cpp
   devices/device_plan.cpp
+  devices/plan_call.cpp
   devices/plan_tables.cpp
   devices/threads_device.cpp)
 set(CUDA  # GPUs

@@ -71,6 +71,10 @@ private:
     std::shared_ptr<PyObject> function_;
 };
 
+// Keeps an object for streams, which never wait for Python's lock: it is dropped soon after they let
+// it go.
+std::shared_ptr<void> for_streams(nanobind::object object);
+
 // Keeps an object alive until a call has ended.
 void keep_alive(Ticket& ticket, nanobind::object object);
 

@@ -1,6 +1,5 @@
 // Plans on devices, for Python: the structures of tables, and a plan's tables on a device.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
@@ -21,9 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
-#include "devices/device_plan.hpp"
+#include "devices/plan_call.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -151,20 +149,38 @@ Numbers cut(const PlanTables& self, std::int64_t item_bytes, std::int64_t count)
     return {{"chunk", cut.chunk}, {"tile", cut.tile}, {"tiles", cut.tiles}, {"slices", cut.slices}};
 }
 
-Array<std::uint8_t> place(DevicePlan& self, std::vector<std::uint64_t> segments, Address tables,
-                  Address reports, const Array<const std::uint8_t>& on_host, Address abort,
-                  std::uint64_t timeout_ns) {
-    if (on_host.size() < self.report_bytes()) throw std::invalid_argument("too few reports");
-    return array(self.place({std::move(segments), tables, reports, abort, timeout_ns,
-                             reinterpret_cast<const layout::Report*>(on_host.data())}));
+std::shared_ptr<DevicePlan> make_plan(std::shared_ptr<const PlanTables> tables,
+                                      nb::typed<nb::object, Device> device,
+                                      const std::vector<std::vector<int>>& launches,
+                                      const std::vector<std::uint64_t>& segments, Address abort,
+                                      std::uint64_t timeout_ns) {
+    auto& own = nb::cast<Device&>(device);
+    return {new DevicePlan(std::move(tables), own, launches, segments, abort, timeout_ns),
+            [kept = std::make_shared<Function>(std::move(device))](DevicePlan* plan) {
+                if (is_python_ending()) return;  // as all memory of devices
+                const Unlocked unlocked;
+                delete plan;
+            }};
+}
+
+// A plan on a device, the kernels that run and divide, and the table of registered memory.
+using PlaceRow = std::tuple<std::shared_ptr<DevicePlan>, Address, Address, Address>;
+
+void make_call(PlanCall* self, std::shared_ptr<CallOrder> order, const std::vector<PlaceRow>& rows,
+               unsigned threads, bool together, nb::object keeps) {
+    std::vector<PlanCall::Place> places;
+    for (const auto& [plan, run, divide, shifts] : rows) {
+        places.push_back({plan, run, divide, shifts});
+    }
+    new (self) PlanCall(std::move(order), std::move(places), threads, together,
+                        for_streams(std::move(keeps)));
 }
 
 // A rank, and of its input, output and scratch the address, and the number for peers.
 using MemoryRow = std::pair<int, std::array<std::pair<Address, std::uint16_t>, 3>>;
 
-std::vector<nb::bytes> lay_out(const DevicePlan& self, std::int64_t item_bytes, std::int64_t count,
-                               const std::vector<MemoryRow>& rows, Address shifts,
-                               std::uint64_t factor, Address factor_at) {
+void lay_out(PlanCall& self, std::int64_t item_bytes, std::int64_t count,
+             const std::vector<MemoryRow>& rows, std::uint64_t factor, Address factor_at) {
     std::vector<RankMemory> memories;
     for (const auto& [rank, pieces] : rows) {
         auto& own = memories.emplace_back(RankMemory{rank, {}, {}});
@@ -172,13 +188,7 @@ std::vector<nb::bytes> lay_out(const DevicePlan& self, std::int64_t item_bytes, 
             std::tie(own.addresses[m], own.registered.number[m]) = pieces[m];
         }
     }
-    std::vector<layout::Call> calls;
-    self.lay_out({item_bytes, count, &memories, shifts, factor, factor_at}, calls);
-    std::vector<nb::bytes> found;
-    for (const auto& call : calls) {
-        found.emplace_back(reinterpret_cast<const char*>(&call), sizeof call);
-    }
-    return found;
+    self.lay_out({item_bytes, count, &memories, factor, factor_at});
 }
 
 nb::list stuck(const DevicePlan& self) {
@@ -230,29 +240,23 @@ void define_device_plans(nb::module_& m) {
              },
              "item_bytes"_a, "count"_a, "The bytes that a call needs of each rank's scratch.");
     nb::class_<DevicePlan>(m, "DevicePlan", "A plan on a device of this process.")
-        .def(nb::init<std::shared_ptr<const PlanTables>, std::vector<std::vector<int>>>(), "plan"_a,
-             "launches"_a)
-        .def_prop_ro("blocks", &DevicePlan::blocks)
-        .def_prop_ro("table_bytes", &DevicePlan::table_bytes)
-        .def_prop_ro("report_bytes", &DevicePlan::report_bytes)
-        .def_prop_ro("groups",
-                     [](const DevicePlan& self) {
-                         std::vector<std::pair<std::size_t, std::size_t>> found;
-                         for (const auto& group : self.groups()) {
-                             found.emplace_back(group.blocks, group.divisions);
-                         }
-                         return found;
-                     },
-                     "The blocks and the divisions of each launch of a call.")
-        .def("place", &place, "segments"_a, "tables"_a, "reports"_a, "on_host"_a, "abort"_a,
-             "timeout_ns"_a, nb::keep_alive<1, 5>(),
-             "The bytes of the tables, for memory of the device at `tables`.")
-        .def("lay_out", &lay_out, "item_bytes"_a, "count"_a, "memories"_a, "shifts"_a,
-             "factor"_a = 0, "factor_at"_a = 0,
-             "The arguments of a call's launches. memories: of a rank, the addresses of input, "
-             "output and scratch, and their numbers for peers. R503, R506.")
+        .def(nb::new_(&make_plan), "tables"_a, "device"_a, "launches"_a, "segments"_a, "abort"_a,
+             "timeout_ns"_a)
+        .def_prop_ro("blocks", &DevicePlan::blocks, "The number of blocks that run at once.")
+        .def("free", &DevicePlan::free, nb::call_guard<Unlocked>(),
+             "Frees its memory, also if calls are still there, which can't be started afterwards.")
         .def("stuck", &stuck, nb::sig("def stuck(self) -> list[dict[str, int]]"),
              "The reports of the blocks that have given up.");
+    nb::class_<PlanCall>(m, "PlanCall", "A call of a plan, which can be started many times.")
+        .def("__init__", &make_call, "order"_a, "places"_a, "threads"_a, "together"_a, "keeps"_a,
+             "places: a plan on a device, its kernels there, and the table of registered memory.")
+        .def("lay_out", &lay_out, "item_bytes"_a, "count"_a, "memories"_a, "factor"_a = 0,
+             "factor_at"_a = 0,
+             "memories: of a rank, the addresses of input, output and scratch, and their numbers "
+             "for peers. R503, R506.")
+        .def("start", &PlanCall::start, "streams"_a, "recorded"_a, nb::call_guard<Unlocked>(),
+             "Starts the call on a stream for each launch of each place. recorded: whether the next "
+             "call has to wait for this one. False, without a launch, if a call was given up.");
 }
 
 }  // namespace sley

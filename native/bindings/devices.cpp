@@ -140,14 +140,12 @@ void translate(const std::exception_ptr& error, void*) {
 // Function, its name, the argument, blocks, threads, whether the blocks are together, and what
 // threads keep until the kernel has ended.
 using LaunchRow = std::tuple<Address, std::string, nb::bytes, unsigned, unsigned, bool, nb::object>;
-using StartRows = std::vector<std::pair<const Device*, std::vector<LaunchRow>>>;
 
 Launch to_launch(const LaunchRow& row) {
-    drop();
     const auto& [function, name, call, blocks, threads, together, keeps] = row;
     const std::string argument(call.c_str(), call.size());
     return {function, name,     argument, blocks,
-            threads,  together, {nb::object(keeps).release().ptr(), &let_go}};
+            threads,  together, for_streams(keeps)};
 }
 
 void release_later(nb::typed<nb::callable, void()> free) {
@@ -160,6 +158,11 @@ void release_later(nb::typed<nb::callable, void()> free) {
 }
 
 }  // namespace
+
+std::shared_ptr<void> for_streams(nb::object object) {
+    drop();
+    return {object.release().ptr(), &let_go};
+}
 
 void define_devices(nb::module_& m) {
     nb::register_exception_translator(&translate);
@@ -290,20 +293,6 @@ void define_devices(nb::module_& m) {
                      });
              }),
              "abort"_a);
-    nb::class_<OrderedCall>(m, "OrderedCall", "A call on devices, which can be started many times.")
-        .def("__init__",
-             [](OrderedCall* self, std::shared_ptr<CallOrder> order, const StartRows& rows) {
-                 std::vector<Start> starts;
-                 for (const auto& [device, launches] : rows) {
-                     auto& start = starts.emplace_back(Start{device, {}});
-                     for (const auto& row : launches) start.launches.push_back(to_launch(row));
-                 }
-                 new (self) OrderedCall(std::move(order), std::move(starts));
-             },
-             "order"_a, "starts"_a, nb::keep_alive<1, 3>())
-        .def("start", &OrderedCall::start, "streams"_a, "recorded"_a, unlocked,
-             "Starts the call, each start on its stream. recorded: whether the next call has to "
-             "wait for this one. False, without a launch, if a call was given up.");
 }
 
 }  // namespace sley

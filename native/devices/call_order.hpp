@@ -53,6 +53,9 @@ public:
     // Throws what the devices throw: before anything is started if a stream isn't its device's.
     bool start(const std::vector<Device::Stream>& streams, bool recorded);
 
+    // The arguments of their launches may change between starts.
+    std::vector<Start>& starts() { return starts_; }
+
 private:
     void follow(std::size_t k, Device::Stream stream);
     void record(std::size_t k, Device::Stream stream);

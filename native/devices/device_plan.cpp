@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
-#include <utility>
 
 namespace sley {
 namespace {
@@ -20,84 +20,76 @@ void append(const std::vector<Row>& all, int rank, std::vector<Row>& rows) {
     rows.insert(rows.end(), first, end);
 }
 
+template <class T>
+void set(T*& pointer, std::uint64_t address) {
+    pointer = reinterpret_cast<T*>(address);
+}
+
 // Puts the address that a symbol stands for in its place.
 template <class T>
 void resolve(T*& address, const std::vector<std::uint64_t>& segments) {
     const auto symbol = reinterpret_cast<std::uint64_t>(address);
     if (symbol == 0) return;
     const std::uint64_t offset = symbol & ((std::uint64_t{1} << kOffsetBits) - 1);
-    address = reinterpret_cast<T*>(segments.at((symbol >> kOffsetBits) - 1) + offset);
+    set(address, segments.at((symbol >> kOffsetBits) - 1) + offset);
 }
 
-template <class T>
-void set(T*& pointer, std::uint64_t address) {
-    pointer = reinterpret_cast<T*>(address);
-}
+// The tables side by side, and where the device will have them.
+struct Image {
+    std::vector<char> bytes;
+    std::vector<std::pair<std::size_t, std::function<void(std::uint64_t)>>> begins;
 
-template <class Row>
-void write(std::vector<std::uint8_t>& image, std::size_t at, const std::vector<Row>& rows) {
-    if (!rows.empty()) std::memcpy(image.data() + at, rows.data(), rows.size() * sizeof(Row));
-}
+    template <class Row>
+    void add(const std::vector<Row>& rows, const Row*& begin) {
+        const std::size_t at = bytes.size(), size = rows.size() * sizeof(Row);
+        begins.emplace_back(at, [&begin](std::uint64_t address) { set(begin, address); });
+        bytes.resize(at + (size + kTableAlignment - 1) / kTableAlignment * kTableAlignment);
+        if (size != 0) std::memcpy(&bytes[at], rows.data(), size);
+    }
+};
 
 }  // namespace
 
-DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan,
-                       std::vector<std::vector<int>> launches)
-    : plan_(std::move(plan)) {
+DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
+                       const std::vector<std::vector<int>>& launches,
+                       const std::vector<std::uint64_t>& segments, std::uint64_t abort,
+                       std::uint64_t timeout_ns)
+    : plan_(std::move(plan)), device_(device) {
     for (const auto& ranks : launches) {
-        Group group{blocks_.size(), 0, divisions_.size(), 0};
+        const std::size_t block = blocks_.size(), division = divisions_.size();
         for (const int rank : ranks) {
             append(plan_->blocks, rank, blocks_);
             append(plan_->divisions, rank, divisions_);
         }
-        group.blocks = blocks_.size() - group.first_block;
-        group.divisions = divisions_.size() - group.first_division;
-        groups_.push_back(group);
+        groups_.push_back({block, blocks_.size() - block, division, divisions_.size() - division});
     }
-    const std::size_t bytes[kTables] = {
-        blocks_.size() * sizeof(layout::Block),
-        plan_->peers.size() * sizeof(layout::Peer),
-        plan_->instructions.size() * sizeof(layout::Instruction),
-        plan_->conditions.size() * sizeof(layout::Condition),
-        divisions_.size() * sizeof(layout::Division),
-        plan_->homes.size() * sizeof(std::int32_t),
-    };
-    for (std::size_t t = 0; t < kTables; ++t) {
-        ends_[t + 1] = ends_[t] + (bytes[t] + kTableAlignment - 1) / kTableAlignment * kTableAlignment;
-    }
-}
-
-std::vector<std::uint8_t> DevicePlan::place(const PlanPlaces& places) {
-    auto peers = plan_->peers;
-    for (auto& peer : peers) {
-        resolve(peer.published, places.segments);
-        resolve(peer.consumed, places.segments);
-        resolve(peer.slots, places.segments);
-        resolve(peer.switched, places.segments);
-    }
-    auto report = places.reports;
+    reports_ = device.allocate_host(blocks_.size() * sizeof(layout::Report));
+    auto report = reports_.address;
     for (auto& block : blocks_) {
-        resolve(block.progress, places.segments);
-        resolve(block.first_cell, places.segments);
+        resolve(block.progress, segments);
+        resolve(block.first_cell, segments);
         set(block.report, report);
         report += sizeof(layout::Report);
     }
-    std::vector<std::uint8_t> image(table_bytes());
-    write(image, ends_[0], blocks_);
-    write(image, ends_[1], peers);
-    write(image, ends_[2], plan_->instructions);
-    write(image, ends_[3], plan_->conditions);
-    write(image, ends_[4], divisions_);
-    write(image, ends_[5], plan_->homes);
-
-    set(setup_.blocks, places.tables + ends_[0]);
-    set(setup_.peers, places.tables + ends_[1]);
-    set(setup_.instructions, places.tables + ends_[2]);
-    set(setup_.conditions, places.tables + ends_[3]);
-    set(setup_.divisions, places.tables + ends_[4]);
-    set(setup_.homes, places.tables + ends_[5]);
-    set(setup_.abort, places.abort);
-    setup_.timeout_ns = places.timeout_ns;
+    auto peers = plan_->peers;
+    for (auto& peer : peers) {
+        resolve(peer.published, segments);
+        resolve(peer.consumed, segments);
+        resolve(peer.slots, segments);
+        resolve(peer.switched, segments);
+    }
+    Image image;
+    image.add(blocks_, setup_.blocks);
+    image.add(peers, setup_.peers);
+    image.add(plan_->instructions, setup_.instructions);
+    image.add(plan_->conditions, setup_.conditions);
+    image.add(divisions_, setup_.divisions);
+    image.add(plan_->homes, setup_.homes);
+    tables_ = device.allocate(image.bytes.size());
+    device.write(tables_.address, image.bytes.data(), image.bytes.size());
+    for (const auto& [at, place] : image.begins) place(tables_.address + at);
+    set(setup_.abort, abort);
+    setup_.timeout_ns = timeout_ns;
     const auto& numbers = plan_->numbers;
     setup_.slot_bytes = numbers.slot_bytes;
     setup_.slots_bytes = numbers.slots_bytes;
@@ -105,42 +97,42 @@ std::vector<std::uint8_t> DevicePlan::place(const PlanPlaces& places) {
     setup_.slots = numbers.slots;
     setup_.steps = numbers.steps;
     setup_.ranks = static_cast<layout::i32>(numbers.scratch_chunks.size());
-    reports_ = places.on_host;
-    return image;
 }
 
-void DevicePlan::lay_out(const CallValues& values, std::vector<layout::Call>& calls) const {
-    calls.resize(groups_.size());
-    layout::Setup setup = setup_;
-    plan_->numbers.cut(values.item_bytes, values.count, setup);
-    set(setup.shifts, values.shifts);
-    setup.factor = values.factor;
-    set(setup.factor_at, values.factor_at);
+void DevicePlan::lay_out(const CallValues& values, std::uint64_t shifts,
+                         layout::Call& call) const {
+    call.setup = setup_;
+    plan_->numbers.cut(values.item_bytes, values.count, call.setup);
+    set(call.setup.shifts, shifts);
+    call.setup.factor = values.factor;
+    set(call.setup.factor_at, values.factor_at);
     const auto front = static_cast<std::uint64_t>(plan_->numbers.front_bytes());
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-        auto& call = calls[g];
-        call.setup = setup;
-        call.setup.blocks += groups_[g].first_block;
-        call.setup.divisions += groups_[g].first_division;
-        call.setup.division_count = static_cast<layout::i32>(groups_[g].divisions);
-        for (const auto& own : *values.memories) {
-            if (own.rank < 0 || own.rank >= setup.ranks) {
-                throw std::invalid_argument("memory of an unknown rank");
-            }
-            for (int m = 0; m < 3; ++m) set(call.buffers[own.rank].memory[m], own.addresses[m]);
-            call.buffers[own.rank].memory[layout::kScratch] += front;
-            call.registered[own.rank] = own.registered;
+    for (const auto& own : *values.memories) {
+        if (own.rank < 0 || own.rank >= setup_.ranks) {
+            throw std::invalid_argument("memory of an unknown rank");
         }
+        auto& memory = call.buffers[own.rank].memory;
+        for (int m = 0; m < 3; ++m) {
+            set(memory[m], own.addresses[m] + (m == layout::kScratch ? front : 0));
+        }
+        call.registered[own.rank] = own.registered;
     }
+}
+
+void DevicePlan::turn_to(const Group& group, layout::Setup& setup) const {
+    setup.blocks = setup_.blocks + group.first_block;
+    setup.divisions = setup_.divisions + group.first_division;
+    setup.division_count = static_cast<layout::i32>(group.divisions);
 }
 
 std::vector<std::pair<const layout::Block*, layout::Report>> DevicePlan::stuck() const {
     std::vector<std::pair<const layout::Block*, layout::Report>> found;
-    for (std::size_t b = 0; reports_ != nullptr && b < blocks_.size(); ++b) {
+    const auto* reports = reinterpret_cast<const layout::Report*>(reports_.address);
+    for (std::size_t b = 0; reports != nullptr && b < blocks_.size(); ++b) {
         // A kernel writes the status last.
-        const auto* status = reinterpret_cast<const std::atomic<std::uint64_t>*>(&reports_[b].status);
+        const auto* status = reinterpret_cast<const std::atomic<std::uint64_t>*>(&reports[b].status);
         if (status->load(std::memory_order_acquire) != 0) {
-            found.emplace_back(&blocks_[b], reports_[b]);
+            found.emplace_back(&blocks_[b], reports[b]);
         }
     }
     return found;

@@ -1,8 +1,9 @@
-// Threads as a device: streams, calls in order, their abort, frees beside launches. Exits with 1 at
+// Threads as a device: streams, calls in order, their abort, frees beside launches; plans on it. Exits with 1 at
 // the first difference.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
@@ -13,6 +14,7 @@
 
 #include "devices/call_order.hpp"
 #include "devices/deferred_free.hpp"
+#include "devices/plan_call.hpp"
 #include "devices/threads_device.hpp"
 
 namespace sley::devices_test {
@@ -153,8 +155,99 @@ void check_frees() {
     expect(said == "launched freed by a free", "a free doesn't wait, or is lost");
 }
 
+std::uint64_t symbol(int segment, std::uint64_t offset) {
+    return static_cast<std::uint64_t>(segment + 1) << kOffsetBits | offset;
+}
+
+// A plan of two ranks, of which the second has two blocks, a chunk that is divided and scratch; its
+// one connection is from the first to the second.
+std::shared_ptr<PlanTables> two_ranks() {
+    auto made = std::make_shared<PlanTables>();
+    auto& n = made->numbers;
+    n.tile_major = true;
+    n.chunks = n.slots = n.slices = 2;
+    n.max_count = 1;
+    n.steps = 3;
+    n.slot_bytes = 1 << 16;
+    n.scratch_chunks = {0, 1};
+    for (const int rank : {0, 1, 1}) {
+        layout::Block block{};
+        block.rank = rank;
+        block.number = static_cast<int>(made->blocks.size()) - rank;
+        block.progress = reinterpret_cast<layout::u64*>(symbol(rank, 64));
+        made->blocks.push_back(block);
+    }
+    layout::Peer peer{};
+    peer.published = reinterpret_cast<layout::Counter*>(symbol(1, 128));
+    made->peers = {peer, peer};
+    made->divisions = {{1, {0}, 2}};
+    return made;
+}
+
+template <class Row>
+std::uint64_t address_of(Row* row) {
+    return reinterpret_cast<std::uint64_t>(row);
+}
+
+// What kernels were called with.
+std::vector<std::pair<std::string, layout::Call>> g_calls;
+
+class NotingCalls : public ThreadsDevice {
+    void launch(const Launch& launch, Stream) const override {
+        expect(launch.call.size() == sizeof(layout::Call), "an argument of another size");
+        auto& call = g_calls.emplace_back(launch.name, layout::Call{}).second;
+        std::memcpy(&call, launch.call.data(), sizeof call);
+    }
+};
+
+void check_plans() {
+    NotingCalls device;
+    Word abort{0};
+    const auto plan = std::make_shared<DevicePlan>(
+        two_ranks(), device, std::vector<std::vector<int>>{{0}, {1}},
+        std::vector<std::uint64_t>{1000, 2000}, address_of(&abort), 7);
+    PlanCall call(std::make_shared<CallOrder>(&abort), {{plan, 1, 2, 5}}, 32, true, nullptr);
+    std::vector<RankMemory> memories{{0, {10, 20, 0}, {}}, {1, {30, 40, 50}, {{1, 0, 0}}}};
+    const auto stream = device.stream();
+    const std::vector<Device::Stream> streams(2, stream.address);
+    for (const std::int64_t count : {1001, 8}) {  // the second call's numbers replace the first's
+        call.lay_out({4, count, &memories, 0, 0});
+        expect(call.start(streams, true), "a call was given up");
+    }
+    expect(g_calls.size() == 6 && g_calls[2].first == "sley_divide", "other launches");
+    for (std::size_t k = 0; k < g_calls.size(); ++k) {
+        const auto& [setup, buffers, registered] = g_calls[k].second;
+        const bool is_second = k % 3 != 0;
+        const auto& block = setup.blocks[0];
+        expect(block.rank == is_second && setup.blocks[is_second].number == is_second, "a block");
+        expect(address_of(block.progress) == (is_second ? 2064U : 1064U), "an address in a block");
+        expect(address_of(setup.peers[1].published) == 2128 && setup.peers[1].slots == nullptr,
+               "an address in a peer");
+        expect(setup.count == (k < 3 ? 1001 : 8) && setup.chunk == (k < 3 ? 504 : 4) &&
+                   setup.tiles == 1 && setup.left_over == (k < 3 ? 1 : 0),
+               "a cut");
+        expect(setup.division_count == is_second && setup.ranks == 2, "a number");
+        expect(address_of(buffers[1].memory[layout::kScratch]) == 50 &&
+                   registered[1].number[0] == 1 && address_of(setup.shifts) == 5,
+               "a memory");
+    }
+    auto* report = g_calls[1].second.setup.blocks[1].report;
+    report->step = 3;
+    report->status = 1;
+    const auto stuck = plan->stuck();
+    expect(stuck.size() == 1 && stuck[0].first->number == 1 && stuck[0].second.step == 3,
+           "a report");
+    try {
+        call.lay_out({4, std::int64_t{1} << 50, &memories, 0, 0});
+        expect(false, "a call of too many tiles");
+    } catch (const Refusal& refusal) {
+        expect(refusal.rule == std::string("R503"), "another rule");
+    }
+}
+
 int test(int, char**) {
     check_streams();
+    check_plans();
     check_order();
     check_frees();
     return 0;

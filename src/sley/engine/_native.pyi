@@ -491,16 +491,6 @@ class CallOrder:
 
     def __init__(self, abort: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
 
-class OrderedCall:
-    """A call on devices, which can be started many times."""
-
-    def __init__(self, order: CallOrder, starts: Sequence[tuple[Device, Sequence[tuple[int, str, bytes, int, int, bool, object]]]]) -> None: ...
-
-    def start(self, streams: Sequence[int], recorded: bool) -> bool:
-        """
-        Starts the call, each start on its stream. recorded: whether the next call has to wait for this one. False, without a launch, if a call was given up.
-        """
-
 RANKS: int = 128
 
 HIDDEN: int = 18446744073709551615
@@ -526,31 +516,37 @@ class PlanTables:
 class DevicePlan:
     """A plan on a device of this process."""
 
-    def __init__(self, plan: PlanTables, launches: Sequence[Sequence[int]]) -> None: ...
+    def __init__(self, tables: PlanTables, device: Device, launches: Sequence[Sequence[int]], segments: Sequence[int], abort: int, timeout_ns: int) -> None: ...
 
     @property
-    def blocks(self) -> int: ...
+    def blocks(self) -> int:
+        """The number of blocks that run at once."""
 
-    @property
-    def table_bytes(self) -> int: ...
-
-    @property
-    def report_bytes(self) -> int: ...
-
-    @property
-    def groups(self) -> list[tuple[int, int]]:
-        """The blocks and the divisions of each launch of a call."""
-
-    def place(self, segments: Sequence[int], tables: int, reports: int, on_host: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)], abort: int, timeout_ns: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
-        """The bytes of the tables, for memory of the device at `tables`."""
-
-    def lay_out(self, item_bytes: int, count: int, memories: Sequence[tuple[int, Sequence[tuple[int, int]]]], shifts: int, factor: int = 0, factor_at: int = 0) -> list[bytes]:
+    def free(self) -> None:
         """
-        The arguments of a call's launches. memories: of a rank, the addresses of input, output and scratch, and their numbers for peers. R503, R506.
+        Frees its memory, also if calls are still there, which can't be started afterwards.
         """
 
     def stuck(self) -> list[dict[str, int]]:
         """The reports of the blocks that have given up."""
+
+class PlanCall:
+    """A call of a plan, which can be started many times."""
+
+    def __init__(self, order: CallOrder, places: Sequence[tuple[DevicePlan, int, int, int]], threads: int, together: bool, keeps: object) -> None:
+        """
+        places: a plan on a device, its kernels there, and the table of registered memory.
+        """
+
+    def lay_out(self, item_bytes: int, count: int, memories: Sequence[tuple[int, Sequence[tuple[int, int]]]], factor: int = 0, factor_at: int = 0) -> None:
+        """
+        memories: of a rank, the addresses of input, output and scratch, and their numbers for peers. R503, R506.
+        """
+
+    def start(self, streams: Sequence[int], recorded: bool) -> bool:
+        """
+        Starts the call on a stream for each launch of each place. recorded: whether the next call has to wait for this one. False, without a launch, if a call was given up.
+        """
 
 class CallKey:
     """Equal for calls that run alike."""

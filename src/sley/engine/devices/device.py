@@ -81,26 +81,6 @@ class Launch(NamedTuple):
     keeps: object = None
 
 
-@dataclass(frozen=True)
-class Start:
-    """A call's launches on one stream of a device. stream: the executor's, used by default."""
-
-    device: Device
-    program: Program
-    launches: tuple[Launch, ...]
-    stream: Any
-
-
-def ordered(order: cpp.CallOrder, starts: Sequence[Start]) -> cpp.OrderedCall:
-    """A call that can be started on a stream for each of `starts`, in its turn among those of
-    `order`: each start waits for the same start of the call before."""
-    rows = [
-        (start.device.native, [(start.program[one.function], *one) for one in start.launches])
-        for start in starts
-    ]
-    return cpp.OrderedCall(order, rows)
-
-
 class Device(ABC):
     """Hardware that runs kernels. Two devices are equal if they are the same hardware."""
 

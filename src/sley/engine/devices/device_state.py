@@ -1,8 +1,7 @@
-"""DeviceState: a plan's tables on a device, and the launches of its calls there."""
+"""DeviceState: a plan on a device. Its tables, which are the same on all devices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from sley.engine import native
 from sley.engine.devices import tables
-from sley.engine.devices.device import Device, HostMemory, Memory
+from sley.engine.devices.device import Device
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
 from sley.engine.devices.settings import Settings
 from sley.engine.devices.tables import symbol
@@ -18,9 +17,6 @@ from sley.engine.devices.windows import Lanes
 from sley.engine.kernels import Kernels
 from sley.engine.program import Loaded
 from sley.ir.words import LoopOrder, Protocol
-
-Launches = Sequence[tuple[Sequence[int], Any]]
-"""The launches of a call on a device: the ranks of each, ascending, and its stream by default."""
 
 
 def plan_tables(
@@ -63,28 +59,8 @@ def plan_tables(
 
 @dataclass(frozen=True)
 class DeviceState:
-    """A plan on a device of this process. memory: of its tables and reports. streams: of the
-    launches, by default."""
+    """A plan on a device of this process. streams: of the launches, by default."""
 
     device: Device
     plan: native.DevicePlan
-    memory: tuple[Memory, HostMemory]
     streams: list[Any]
-
-    @classmethod
-    def of(
-        cls,
-        device: Device,
-        launches: Launches,
-        made: native.PlanTables,
-        segments: list[int],
-        abort: HostMemory,
-        timeout_s: float,
-    ) -> DeviceState:
-        """The state of a plan. segments: the addresses of all segments, on this device."""
-        plan = native.DevicePlan(made, [ranks for ranks, _ in launches])
-        memory = device.allocate(plan.table_bytes)
-        reports = device.allocate_host(plan.report_bytes)
-        places = memory.address, reports.address, reports.array, abort.address
-        device.write(memory, 0, plan.place(segments, *places, int(timeout_s * 1e9)))
-        return cls(device, plan, (memory, reports), [stream for _, stream in launches])

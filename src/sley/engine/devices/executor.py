@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from sley.engine import native
 from sley.engine.devices.arguments import Arguments, Arrays, check_arguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
-from sley.engine.devices.device import Device, Launch, Start
+from sley.engine.devices.device import Device, Program
 from sley.engine.devices.device_ranks import Exchange
 from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
@@ -66,7 +67,7 @@ class Executor:
         self._kernels, self.loaded = links.kernels[number], links.loaded[number]
         self.plan = self._kernels.plan
         self._tables = links.tables[number]
-        self._programs: dict[tuple[Device, str, ReduceOp, bool], Any] = {}
+        self._programs: dict[tuple[Device, str, ReduceOp, bool], Program] = {}
 
     @property
     def ranks(self) -> list[int]:
@@ -149,24 +150,23 @@ class Executor:
         self._tables.cut(kind.size_bytes, count)
         factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
         programs = [self._program(state, kind, op, scales) for state in states]
-        memories, registered = self._memories(arguments), self.links.registered
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
-        keeps, threads = (self, inputs, outputs, factor), self.settings.threads
-        starts = []
-        for state, program in zip(states, programs, strict=True):
-            table = registered.table(state.device)
-            calls = state.plan.lay_out(kind.size_bytes, count, memories, table, **factors)
-            for call, (blocks, divisions), stream in zip(
-                calls, state.plan.groups, state.streams, strict=True
-            ):
-                kernels = KERNELS if op is ReduceOp.AVG and divisions else KERNELS[:1]
-                launches = tuple(
-                    Launch(name, call, blocks, threads, together and name == KERNELS[0], keeps)
-                    for name in kernels
-                )
-                starts.append(Start(state.device, program, launches, stream))
-        return PreparedCall(tuple(starts), self.links.order, self.synchronize, self.check)
+        run, divide = KERNELS
+        places = [
+            (
+                state.plan,
+                program[run],
+                program[divide] if op is ReduceOp.AVG else 0,
+                self.links.registered.table(state.device),
+            )
+            for state, program in zip(states, programs, strict=True)
+        ]
+        memories, keeps = self._memories(arguments), (self, inputs, outputs, factor)
+        order, threads = self.links.order, self.settings.threads
+        call = native.PlanCall(order, places, threads, together, keeps)
+        call.lay_out(kind.size_bytes, count, memories, **factors)
+        return PreparedCall(call, self.links, states)
 
     def synchronize(self) -> None:
         """Waits until all calls on the links' own streams are done. Raises K508 if a call on any
@@ -221,7 +221,7 @@ class Executor:
             )
         return found
 
-    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Any:
+    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Program:
         key = (state.device, dtype.name, op, scales)
         if key not in self._programs:
             variant = Variant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from weakref import finalize
 
@@ -14,7 +15,7 @@ from sley.engine import native
 from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.device import Device
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
-from sley.engine.devices.device_state import DeviceState, Launches, plan_tables
+from sley.engine.devices.device_state import DeviceState, plan_tables
 from sley.engine.devices.failures import failure
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
 from sley.engine.devices.memory import Registered, Scratch, SharedArrays
@@ -99,10 +100,7 @@ class LinkSet:
             for device, by_rank in self.mailboxes.addresses.items()
         }
         self.states = [
-            [
-                DeviceState.of(device, own, made, segments[device], self.abort, self.timeout_s)
-                for device, own in self.launches.items()
-            ]
+            [self._state(made, device, segments[device]) for device in self.launches]
             for made in self.tables
         ]
         self.registered = Registered(self.ranks)
@@ -174,6 +172,8 @@ class LinkSet:
                 self._barrier.wait_for_others()
         finally:
             self._dropped.detach()
+            for state in chain(*self.states):
+                state.plan.free()
             del self.states, self.launches, self.mailboxes, self._windows
             del self.registered, self.scratch, self.arrays
 
@@ -181,13 +181,21 @@ class LinkSet:
         loaded = load(kernels.plan, *self.settings.slots_of(kernels.plan, received))
         return replace(loaded, homes=kernels.operands.homes)
 
-    def _launches_on(self, device: Device) -> Launches:
-        """The launches of each call on a device. Streams are the links', so that calls of all plans
-        use the same ones."""
+    def _launches_on(self, device: Device) -> list[tuple[list[int], Any]]:
+        """The ranks of each launch of a call on a device, ascending, and its stream by default.
+        Streams are the links', so that calls of all plans use the same ones."""
         ranks = self.ranks.on(device)
         if self.settings.launching is Launching.TOGETHER:
             return [(ranks, device.default_stream())]
         return [([rank], device.stream()) for rank in ranks]
+
+    def _state(self, made: native.PlanTables, device: Device, segments: list[int]) -> DeviceState:
+        ranks, streams = zip(*self.launches[device], strict=True)
+        timeout_ns = int(self.timeout_s * 1e9)
+        plan = native.DevicePlan(
+            made, device.native, ranks, segments, self.abort.address, timeout_ns
+        )
+        return DeviceState(device, plan, list(streams))
 
     def _check_queues(self) -> None:
         """K506 if launches of the ranks on a device could wait for one another in a queue."""

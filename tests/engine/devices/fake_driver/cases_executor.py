@@ -132,6 +132,18 @@ def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) 
     assert {float(value) for array in data for value in values(device, array)} == {RANKS**4}
 
 
+def test_a_call_that_was_given_up_is_not_launched(fake: FakeDriver, device: CudaDevice) -> None:
+    plan = ring()
+    executor = Executor(plan, [device] * RANKS)
+    call = executor.prepare(arrays([device] * RANKS, [np.ones(64)] * RANKS))
+    stream = device.stream()
+    call(stream)
+    assert "cuLaunchKernelEx" in fake.journal()
+    executor.links.abort.array[0] = 1
+    call(stream)
+    assert "cuLaunchKernelEx" not in fake.journal()
+
+
 def test_too_many_blocks_are_refused_before_the_launch(
     fake: FakeDriver, device: CudaDevice
 ) -> None:

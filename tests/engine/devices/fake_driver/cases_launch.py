@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fake_driver import TEXT, FakeDriver, array_on, compile_library, refused
 from sley.engine import native
 from sley.engine.devices.cuda import CudaDevice, arrays
-from sley.engine.devices.device import Launch, Memory, Start, ordered
+from sley.engine.devices.device import Launch, Memory
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from support.devices.device_calls import current
@@ -134,20 +134,6 @@ def test_more_blocks_than_fit_at_once_are_refused(device: CudaDevice) -> None:
     too_many = Launch("twice", bytes(8), most + 1, 32, True)
     refused("K506", device.launch, program, too_many, stream)
     device.launch(program, too_many._replace(together=False), stream)
-
-
-def test_a_call_that_was_given_up_is_not_launched(fake: FakeDriver, device: CudaDevice) -> None:
-    program = device.build(TEXT, ["twice"])
-    launch, stream = Launch("twice", bytes(8), 1, 32, True), device.stream()
-    abort = device.allocate_host(64)
-    order = native.CallOrder(abort.array)
-    start = ordered(order, [Start(device, program, (launch,), stream)]).start
-    streams = [device.stream_address(stream)]
-    assert start(streams, True)
-    assert "cuLaunchKernelEx" in fake.journal()
-    abort.array[0] = 1
-    assert not start(streams, True)
-    assert "cuLaunchKernelEx" not in fake.journal()
 
 
 def test_a_capture_takes_launches_and_leaves_the_rest(
