@@ -107,39 +107,18 @@ nb::dict describe(const std::string& name) {
 using Tables = std::map<std::string, nb::bytes>;
 using Numbers = std::map<std::string, std::int64_t>;
 
-template <class Row>
-void read(const Tables& tables, const char* name, std::vector<Row>& rows) {
-    const auto& bytes = tables.at(name);
-    if (bytes.size() % sizeof(Row) != 0) throw std::invalid_argument("a part of a row");
-    rows.resize(bytes.size() / sizeof(Row));
-    if (!rows.empty()) std::memcpy(rows.data(), bytes.c_str(), bytes.size());
-}
-
-std::shared_ptr<PlanTables> make_tables(const Tables& tables, const Numbers& numbers,
-                                        std::vector<std::int32_t> scratch_chunks) {
+std::shared_ptr<PlanTables> make_tables(const Tables& tables, const Numbers& numbers) {
     auto made = std::make_shared<PlanTables>();
-    read(tables, "blocks", made->blocks);
-    read(tables, "peers", made->peers);
-    read(tables, "instructions", made->instructions);
-    read(tables, "conditions", made->conditions);
-    read(tables, "divisions", made->divisions);
-    read(tables, "homes", made->homes);
     const auto number = [&numbers](const char* name, auto& value) {
         value = static_cast<std::remove_reference_t<decltype(value)>>(numbers.at(name));
     };
-    auto& n = made->numbers;
-    number("protocol", n.protocol);
-    number("tile_major", n.tile_major);
-    number("misplaced", n.misplaced);
-    number("chunks", n.chunks);
-    number("max_count", n.max_count);
-    number("steps", n.steps);
-    number("slots", n.slots);
-    number("slices", n.slices);
-    number("slot_bytes", n.slot_bytes);
-    number("slots_bytes", n.slots_bytes);
-    number("data_chunks", n.data_chunks);
-    n.scratch_chunks = std::move(scratch_chunks);
+    PlanTables::visit(*made, number, [&tables](const char* name, auto& rows) {
+        const auto& bytes = tables.at(name);
+        if (bytes.size() % sizeof rows[0] != 0) throw std::invalid_argument("a part of a row");
+        rows.resize(bytes.size() / sizeof rows[0]);
+        if (!rows.empty()) std::memcpy(rows.data(), bytes.c_str(), bytes.size());
+    });
+    made->check();
     return made;
 }
 
@@ -213,9 +192,9 @@ void translate_refusal(const std::exception_ptr& error, void*) {
     try {
         std::rethrow_exception(error);
     } catch (const Refusal& e) {
-        const nb::object made = nb::module_::import_("sley.errors.runtime")
-                                    .attr(e.rule)
-                                    .attr("error")("expected"_a = e.expected, "found"_a = e.found);
+        const nb::object rules = nb::module_::import_("sley.errors.catalog").attr("all_rules")();
+        const nb::object made =
+            rules[e.rule].attr("error")("expected"_a = e.expected, "found"_a = e.found);
         PyErr_SetObject(made.type().ptr(), made.ptr());
     }
 }
@@ -231,7 +210,18 @@ void define_device_plans(nb::module_& m) {
           nb::sig("def structure(name: str) -> typing.Any"),
           "A structure of `kernels/primitives/layout.hpp`, as NumPy describes types.");
     nb::class_<PlanTables>(m, "PlanTables", "A plan as kernels read it, for any devices.")
-        .def(nb::new_(&make_tables), "tables"_a, "numbers"_a, "scratch_chunks"_a)
+        .def(nb::new_(&make_tables), "tables"_a, "numbers"_a)
+        .def("to_bytes",
+             [](const PlanTables& self) {
+                 const std::string bytes = self.to_bytes();
+                 return nb::bytes(bytes.data(), bytes.size());
+             },
+             "The tables as a file, for a runtime of the same version.")
+        .def_static("from_bytes",
+                    [](const nb::bytes& bytes) {
+                        return PlanTables::from_bytes({bytes.c_str(), bytes.size()});
+                    },
+                    "bytes"_a, "F425 for bytes that `to_bytes` of this version didn't write.")
         .def("cut", &cut, "item_bytes"_a, "count"_a,
              "How a call of `count` elements a block is cut into tiles. R503, R506.")
         .def("scratch_bytes",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <stdexcept>
 
@@ -43,8 +42,9 @@ struct Image {
     void add(const std::vector<Row>& rows, const Row*& begin) {
         const std::size_t at = bytes.size(), size = rows.size() * sizeof(Row);
         begins.emplace_back(at, [&begin](std::uint64_t address) { set(begin, address); });
+        const auto* first = reinterpret_cast<const char*>(rows.data());
+        bytes.insert(bytes.end(), first, first + size);
         bytes.resize(at + (size + kTableAlignment - 1) / kTableAlignment * kTableAlignment);
-        if (size != 0) std::memcpy(&bytes[at], rows.data(), size);
     }
 };
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "devices/kernel_layout.hpp"
@@ -70,6 +72,39 @@ struct PlanTables {
     std::vector<layout::Condition> conditions;
     std::vector<layout::Division> divisions;
     std::vector<std::int32_t> homes;
+
+    // The bytes of a file with the tables, for runtimes of the same version, without Python.
+    std::string to_bytes() const;
+    // Throws Refusal (F425) for bytes that `to_bytes` of this version didn't write.
+    static PlanTables from_bytes(std::string_view bytes);
+
+    // Throws Refusal (F425) unless all rows that blocks name are there. What instructions do isn't
+    // looked at: it is proven when the plan is compiled.
+    void check() const;
+
+    // Calls `number` with the name of each number, and itself, and `table` for each table.
+    template <class Tables, class Number, class Table>
+    static void visit(Tables& all, const Number& number, const Table& table) {
+        auto& n = all.numbers;
+        number("protocol", n.protocol);
+        number("tile_major", n.tile_major);
+        number("misplaced", n.misplaced);
+        number("chunks", n.chunks);
+        number("max_count", n.max_count);
+        number("steps", n.steps);
+        number("slots", n.slots);
+        number("slices", n.slices);
+        number("slot_bytes", n.slot_bytes);
+        number("slots_bytes", n.slots_bytes);
+        number("data_chunks", n.data_chunks);
+        table("scratch_chunks", n.scratch_chunks);
+        table("blocks", all.blocks);
+        table("peers", all.peers);
+        table("instructions", all.instructions);
+        table("conditions", all.conditions);
+        table("divisions", all.divisions);
+        table("homes", all.homes);
+    }
 };
 
 }  // namespace sley

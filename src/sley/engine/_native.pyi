@@ -505,7 +505,14 @@ def structure(name: str) -> Any:
 class PlanTables:
     """A plan as kernels read it, for any devices."""
 
-    def __init__(self, tables: Mapping[str, bytes], numbers: Mapping[str, int], scratch_chunks: Sequence[int]) -> None: ...
+    def __init__(self, tables: Mapping[str, bytes], numbers: Mapping[str, int]) -> None: ...
+
+    def to_bytes(self) -> bytes:
+        """The tables as a file, for a runtime of the same version."""
+
+    @staticmethod
+    def from_bytes(bytes: bytes) -> PlanTables:
+        """F425 for bytes that `to_bytes` of this version didn't write."""
 
     def cut(self, item_bytes: int, count: int) -> dict[str, int]:
         """How a call of `count` elements a block is cut into tiles. R503, R506."""

@@ -39,6 +39,7 @@ def plan_tables(
         "conditions": tables.conditions(kernels),
         "divisions": tables.divisions(kernels),
         "homes": kernels.operands.homes.scratch,
+        "scratch_chunks": plan.scratch_chunks.astype(np.int32),
     }
     numbers = {
         "protocol": list(Protocol).index(plan.protocol),
@@ -54,7 +55,7 @@ def plan_tables(
         "data_chunks": int(plan.collective.data_chunks.max()),
     }
     data = {name: table.tobytes() for name, table in rows.items()}
-    return native.PlanTables(data, numbers, plan.scratch_chunks.tolist())
+    return native.PlanTables(data, numbers)
 
 
 @dataclass(frozen=True)

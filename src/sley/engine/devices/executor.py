@@ -147,9 +147,10 @@ class Executor:
         arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
         kind, count = arguments.dtype, arguments.count
         check_slot(self.loaded, kind)
-        self._tables.cut(kind.size_bytes, count)
+        self._tables.cut(kind.size_bytes, count)  # refuses a call before it gets scratch
         factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
         programs = [self._program(state, kind, op, scales) for state in states]
+        memories, keeps = self._memories(arguments), (self, inputs, outputs, factor)
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
         run, divide = KERNELS
@@ -162,7 +163,6 @@ class Executor:
             )
             for state, program in zip(states, programs, strict=True)
         ]
-        memories, keeps = self._memories(arguments), (self, inputs, outputs, factor)
         order, threads = self.links.order, self.settings.threads
         call = native.PlanCall(order, places, threads, together, keeps)
         call.lay_out(kind.size_bytes, count, memories, **factors)
