@@ -14,8 +14,8 @@ BIN := $(VENV)/bin
 # Python compiles what it imports; to compile every file of every package takes half a minute.
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile
 NATIVE := $(shell find native -type f 2>/dev/null)
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) src/sley/engine/kernels/primitives/half.hpp \
-	src/sley/engine/kernels/primitives/float8.hpp
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) \
+	$(addprefix src/sley/engine/kernels/primitives/,float8.hpp half.hpp layout.hpp)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -26,12 +26,17 @@ set(NETWORK  # transports between hosts
   network/tcp.cpp
   network/ucx.cpp
   network/ucx_library.cpp)
-set(DEVICES  # GPUs
-  devices/cuda_calls.cpp
-  devices/cuda_device.cpp
+set(DEVICES  # plans and calls on devices, and threads as a device
+  devices/call_order.cpp
   devices/cuda_driver.cpp
-  devices/cuda_multicast.cpp
-  devices/deferred_free.cpp)
+  devices/deferred_free.cpp
+  devices/device_plan.cpp
+  devices/plan_call.cpp
+  devices/plan_tables.cpp
+  devices/threads_device.cpp)
+set(CUDA  # GPUs
+  devices/cuda_device.cpp
+  devices/cuda_multicast.cpp)
 set(TORCH  # PyTorch's C interfaces
   torch/libtorch.cpp)
 set(SIMULATOR
@@ -39,6 +44,7 @@ set(SIMULATOR
   simulator/simulator.cpp)
 set(ENGINE_MODULE  # sley.engine._native, over all of the above
   bindings/calls.cpp
+  bindings/device_plans.cpp
   bindings/devices.cpp
   bindings/engine.cpp
   bindings/fabric.cpp

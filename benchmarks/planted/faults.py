@@ -1028,14 +1028,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "order: a graph records no event",
         "engine/devices",
-        "if (recorded || targets_[k].is_captured)",
-        "if (recorded && !targets_[k].is_captured)",
+        "if (recorded || states_[k].is_captured)",
+        "if (recorded && !states_[k].is_captured)",
     ),
     _fault(
         "tables: a tile of LL128 ends within a line",
         "engine/devices",
-        "room // _LINE_BYTES * _LINE_WORDS * _WORD_BYTES",
-        "room * _LINE_WORDS * _WORD_BYTES // _LINE_BYTES",
+        "room / kLineBytes * kLineWords * kWordBytes / item_bytes",
+        "room * kLineWords * kWordBytes / kLineBytes / item_bytes",
     ),
     _fault(
         "tables: a block finds another block's sender",
@@ -1060,8 +1060,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "device state: every launch uses the first rank's divisions",
         "engine/devices",
-        '        found["divisions"] += group.first_division * DIVISION.itemsize\n',
-        "",
+        "setup.divisions = setup_.divisions + group.first_division;",
+        "setup.divisions = setup_.divisions;",
     ),
     _fault(
         "windows: the lanes of a window overlap",

@@ -22,6 +22,7 @@ namespace sley {
 void define_fabric(nanobind::module_& m);
 void define_engine(nanobind::module_& m);
 void define_calls(nanobind::module_& m);
+void define_device_plans(nanobind::module_& m);
 void define_devices(nanobind::module_& m);
 void define_messages(nanobind::module_& m);
 void define_network(nanobind::module_& m);
@@ -69,6 +70,10 @@ public:
 private:
     std::shared_ptr<PyObject> function_;
 };
+
+// Keeps an object for streams, which never wait for Python's lock: it is dropped soon after they let
+// it go.
+std::shared_ptr<void> for_streams(nanobind::object object);
 
 // Keeps an object alive until a call has ended.
 void keep_alive(Ticket& ticket, nanobind::object object);

@@ -1,4 +1,4 @@
-// Devices, for Python: GPUs, and what frees their memory.
+// Devices, for Python: GPUs and threads, calls on them, and what frees their memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -20,9 +21,10 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
-#include "devices/cuda_calls.hpp"
+#include "devices/call_order.hpp"
 #include "devices/cuda_device.hpp"
 #include "devices/deferred_free.hpp"
+#include "devices/threads_device.hpp"
 #include "torch/dlpack.hpp"
 
 namespace nb = nanobind;
@@ -58,15 +60,6 @@ Raw from_bytes(const nb::bytes& bytes) {
     if (bytes.size() != sizeof raw.bytes) throw std::invalid_argument("bytes of another length");
     std::memcpy(raw.bytes, bytes.c_str(), sizeof raw.bytes);
     return raw;
-}
-
-Array<std::uint8_t> allocate_host(CudaDevice& self, std::size_t bytes) {
-    const auto made = [&]() -> Lease {
-        const Unlocked unlocked;
-        return self.allocate_host(bytes);
-    };
-    nb::object owner = nb::cast(made());
-    return Array<std::uint8_t>(at(nb::cast<const Lease&>(owner).address), {bytes}, owner);
 }
 
 Lease register_host(CudaDevice& self, const Array<std::uint8_t>& array) {
@@ -106,29 +99,54 @@ Lent lent_by(nb::capsule capsule) {
             !is_versioned || (versioned.flags & dlpack::kReadOnly) == 0};
 }
 
+// Objects that streams have let go, which Python's main thread drops as soon as it can, or whoever
+// prepares a call or synchronises: a stream never waits for Python's lock. Threads use this at exit.
+std::mutex g_lock;
+auto& g_dropped = *new std::vector<PyObject*>;
+
+int drop(void* = nullptr) {
+    std::unique_lock<std::mutex> held(g_lock);
+    const auto objects = std::exchange(g_dropped, {});
+    held.unlock();
+    for (PyObject* object : objects) Py_DECREF(object);
+    return 0;
+}
+
+void let_go(void* object) {
+    if (is_python_ending()) return;
+    if (PyGILState_Check() != 0) return Py_DECREF(static_cast<PyObject*>(object));
+    const std::lock_guard<std::mutex> held(g_lock);
+    g_dropped.push_back(static_cast<PyObject*>(object));
+    // Python may be unable to take it down, and its main thread may wait for long.
+    if (g_dropped.size() == 1) Py_AddPendingCall(&drop, nullptr);
+}
+
 void translate(const std::exception_ptr& error, void*) {
+    nb::object failure;
+    const auto of = [](const char* module, const char* function) {
+        return nb::module_::import_(module).attr(function);
+    };
     try {
         std::rethrow_exception(error);
     } catch (const cuda::Error& e) {
-        const nb::object failure = nb::module_::import_("sley.engine.devices.cuda.driver")
-                                       .attr("failure")(e.function, e.name, e.words, e.doing,
-                                                        e.subject);
-        PyErr_SetObject(failure.type().ptr(), failure.ptr());
+        failure = of("sley.engine.devices.cuda.driver", "failure")(e.function, e.name, e.words,
+                                                                   e.doing, e.subject);
+    } catch (const TooFewThreads& e) {
+        failure = of("sley.engine.devices.threads", "too_few")(e.wanted, e.started);
     }
+    PyErr_SetObject(failure.type().ptr(), failure.ptr());
 }
 
-// Function, its name, the argument, blocks, threads, whether the blocks are together.
-using LaunchRow = std::tuple<Address, std::string, nb::bytes, unsigned, unsigned, bool>;
-using StartRows = std::vector<std::pair<const CudaDevice*, std::vector<LaunchRow>>>;
+// Function, its name, the argument, blocks, threads, whether the blocks are together, and what
+// threads keep until the kernel has ended.
+using LaunchRow = std::tuple<Address, std::string, nb::bytes, unsigned, unsigned, bool, nb::object>;
 
-CudaLaunch to_launch(const LaunchRow& row) {
-    const auto& [function, name, call, blocks, threads, together] = row;
-    return {function, name, {call.c_str(), call.size()}, blocks, threads, together};
+Launch to_launch(const LaunchRow& row) {
+    const auto& [function, name, call, blocks, threads, together, keeps] = row;
+    const std::string argument(call.c_str(), call.size());
+    return {function, name,     argument, blocks,
+            threads,  together, for_streams(keeps)};
 }
-
-struct TurnContext {
-    std::optional<LaunchTurn> turn;
-};
 
 void release_later(nb::typed<nb::callable, void()> free) {
     const Function kept(std::move(free));
@@ -141,28 +159,28 @@ void release_later(nb::typed<nb::callable, void()> free) {
 
 }  // namespace
 
+std::shared_ptr<void> for_streams(nb::object object) {
+    drop();
+    return {object.release().ptr(), &let_go};
+}
+
 void define_devices(nb::module_& m) {
     nb::register_exception_translator(&translate);
 
-    nb::class_<TurnContext>(
-        m, "LaunchTurn",
-        "A context for all launches of a call; only one thread at a time is in it, and no device's "
-        "memory is freed meanwhile.")
-        .def(nb::init<>())
-        .def("__enter__", [](TurnContext& self) { self.turn.emplace(); },
-             nb::call_guard<Unlocked>())
-        .def("__exit__",
-             [](TurnContext& self, const nb::args&) {
-                 const Unlocked unlocked;
-                 self.turn.reset();
-             },
-             nb::sig("def __exit__(self, *args: object) -> None"));
     m.def("release", &release_later, "free"_a,
           "Calls a function that frees devices' memory, and raises nothing: now, or after the "
           "launches that are being made.");
 
-    nb::class_<Lease>(m, "CudaResource", "What the driver made; freed with this object.")
-        .def_ro("address", &Lease::address);
+    nb::class_<Lease>(m, "Resource", nb::is_weak_referenceable(),
+                      "What a device made; freed with this object. descriptor: of the file in which "
+                      "memory is; -1 if it is in none.")
+        .def_ro("address", &Lease::address)
+        .def_ro("descriptor", &Lease::descriptor)
+        .def("array",
+             [](nb::handle self, Address address, std::size_t size_bytes) {
+                 return Array<std::uint8_t>(at(address), {size_bytes}, self);
+             },
+             "address"_a, "size_bytes"_a, "Bytes of memory of the host, which keep this object.");
     m.def("start_cuda", &cuda::start, nb::call_guard<Unlocked>(),
           "Loads and starts NVIDIA's driver; RuntimeError if there is none.");
     m.def("lent_by", &lent_by, "capsule"_a,
@@ -170,9 +188,55 @@ void define_devices(nb::module_& m) {
           "bits of its type, and whether it may be written.");
 
     const nb::call_guard<Unlocked> unlocked;
-    nb::class_<CudaDevice>(m, "CudaDevice",
-                           "A GPU of this process, in its primary context. Addresses are those of "
-                           "devices, streams and kernels. Errors of the driver are SleyErrors.")
+    nb::class_<Device>(m, "Device",
+                       "A GPU, or threads of this process. Addresses are those of memory, streams "
+                       "and kernels. What devices fail to do are SleyErrors, or OSErrors of threads.")
+        .def("allocate", [](Device& self, std::size_t n) -> Lease { return self.allocate(n); },
+             "size_bytes"_a, unlocked)
+        .def("allocate_host",
+             [](Device& self, std::size_t n) -> Lease { return self.allocate_host(n); },
+             "size_bytes"_a, unlocked)
+        .def("write",
+             [](Device& self, Address to, const Array<const std::uint8_t>& data) {
+                 self.write(to, data.data(), data.size());
+             },
+             "to"_a, "data"_a, unlocked)
+        .def("read",
+             [](Device& self, const Array<std::uint8_t>& data, Address from) {
+                 self.read(data.data(), from, data.size());
+             },
+             "data"_a, "source"_a, unlocked)
+        .def("stream", [](Device& self) -> Lease { return self.stream(); }, unlocked)
+        .def("launch",
+             [](const Device& self, const LaunchRow& row, Address stream) {
+                 const Launch launch = to_launch(row);
+                 const Unlocked unlocked;
+                 const cuda::Current current(self.context());
+                 self.launch(launch, stream);
+             },
+             "launch"_a, "stream"_a)
+        .def("synchronize",
+             [](const Device& self, std::optional<Address> stream) {
+                 {
+                     const Waiting waiting;
+                     self.synchronize(stream);
+                 }
+                 raise_if_interrupted();
+                 drop();
+             },
+             "stream"_a.none());
+
+    nb::class_<ThreadsDevice, Device>(m, "ThreadsDevice", "Threads of this process.")
+        .def(nb::init<>())
+        .def_static("map",
+                    [](int file, std::size_t n) -> Lease { return ThreadsDevice::map(file, n); },
+                    "descriptor"_a, "size_bytes"_a,
+                    "Memory in a file, from its begin on, which closes the file when it is freed.")
+        .def_static("function", &ThreadsDevice::function, "path"_a, "name"_a,
+                    "The address of a function of a shared object, which stays loaded.");
+
+    nb::class_<CudaDevice, Device>(m, "CudaDevice",
+                                   "A GPU of this process, in its primary context.")
         .def(nb::init<int>(), "ordinal"_a, unlocked)
         .def_static("count", &CudaDevice::count, unlocked)
         .def_static("driver_version", &CudaDevice::driver_version, unlocked)
@@ -182,22 +246,7 @@ void define_devices(nb::module_& m) {
         .def_prop_ro("capability", &CudaDevice::capability)
         .def_prop_ro("device", &CudaDevice::device)
         .def_prop_ro("context", &CudaDevice::context)
-        .def("allocate", [](CudaDevice& self, std::size_t n) -> Lease { return self.allocate(n); },
-             "size_bytes"_a, unlocked)
-        .def("allocate_host", &allocate_host, "size_bytes"_a)
         .def("register_host", &register_host, "array"_a)
-        .def("write",
-             [](CudaDevice& self, Address to, const Array<const std::uint8_t>& data) {
-                 const Unlocked unlocked;
-                 self.write(to, data.data(), data.size());
-             },
-             "to"_a, "data"_a)
-        .def("read",
-             [](CudaDevice& self, const Array<std::uint8_t>& data, Address from) {
-                 const Unlocked unlocked;
-                 self.read(data.data(), from, data.size());
-             },
-             "data"_a, "source"_a)
         .def("reach", &CudaDevice::reach, "other"_a, unlocked)
         .def("has_atomics_to", &CudaDevice::has_atomics_to, "device"_a, unlocked)
         .def("device_with",
@@ -231,43 +280,19 @@ void define_devices(nb::module_& m) {
              },
              "code"_a)
         .def("function", &CudaDevice::function, "module"_a, "name"_a, unlocked)
-        .def("blocks_at_once", &CudaDevice::blocks_at_once, "function"_a, "threads"_a, unlocked)
-        .def("stream", [](CudaDevice& self) -> Lease { return self.stream(); }, unlocked)
-        .def("launch",
-             [](const CudaDevice& self, const LaunchRow& row, Address stream) {
-                 const CudaLaunch launch = to_launch(row);
-                 const Unlocked unlocked;
-                 const cuda::Current current(self.context());
-                 self.launch(launch, stream);
-             },
-             "launch"_a, "stream"_a)
-        .def("synchronize", &CudaDevice::synchronize, "stream"_a.none(), unlocked);
+        .def("blocks_at_once", &CudaDevice::blocks_at_once, "function"_a, "threads"_a, unlocked);
 
-    nb::class_<CudaOrder>(m, "CudaOrder", "Serialises calls on GPUs.")
+    nb::class_<CallOrder>(m, "CallOrder", "Serialises calls on devices.")
         .def(nb::new_([](const Array<const std::uint8_t>& abort) {
                  const auto* word = reinterpret_cast<const std::atomic<std::uint64_t>*>(abort.data());
                  // At exit its events are the driver's, which may already be unloaded.
-                 return std::shared_ptr<CudaOrder>(
-                     new CudaOrder(word),
-                     [kept = std::make_shared<Function>(nb::cast(abort))](CudaOrder* order) {
+                 return std::shared_ptr<CallOrder>(
+                     new CallOrder(word),
+                     [kept = std::make_shared<Function>(nb::cast(abort))](CallOrder* order) {
                          if (!is_python_ending()) delete order;
                      });
              }),
              "abort"_a);
-    nb::class_<CudaCall>(m, "CudaCall", "A call on GPUs, which can be started many times.")
-        .def("__init__",
-             [](CudaCall* self, std::shared_ptr<CudaOrder> order, const StartRows& rows) {
-                 std::vector<CudaStart> starts;
-                 for (const auto& [device, launches] : rows) {
-                     auto& start = starts.emplace_back(CudaStart{device, {}});
-                     for (const auto& row : launches) start.launches.push_back(to_launch(row));
-                 }
-                 new (self) CudaCall(std::move(order), std::move(starts));
-             },
-             "order"_a, "starts"_a, nb::keep_alive<1, 3>())
-        .def("start", &CudaCall::start, "streams"_a, "recorded"_a, unlocked,
-             "Starts the call, each start on its stream. recorded: whether the next call has to "
-             "wait for this one. False, without a launch, if a call was given up.");
 }
 
 }  // namespace sley

@@ -100,14 +100,14 @@ void CudaDevice::reach(const CudaDevice& other) {
     }
 }
 
-std::optional<Device> CudaDevice::device_with(const Uuid& uuid) const {
+std::optional<cuda::Device> CudaDevice::device_with(const Uuid& uuid) const {
     const auto is_wanted = [&uuid](const Uuid& other) {
         return std::memcmp(&uuid, &other, sizeof uuid) == 0;
     };
     if (is_wanted(uuid_)) return device_;
     for (int ordinal = 0, number = count(); ordinal < number; ++ordinal) {
         const auto doing = "looking at device " + std::to_string(ordinal);
-        Device device = 0;
+        cuda::Device device = 0;
         Uuid found{};
         call(cuDeviceGet, {doing}, &device, ordinal);
         call(cuDeviceGetUuid, {doing}, &found, device);
@@ -116,7 +116,7 @@ std::optional<Device> CudaDevice::device_with(const Uuid& uuid) const {
     return {};
 }
 
-bool CudaDevice::has_atomics_to(Device other) const {
+bool CudaDevice::has_atomics_to(cuda::Device other) const {
     if (other == device_) return true;
     int value = 0;
     call(cuDeviceGetP2PAttribute, {"asking for the link from " + name_ + " to another device"},
@@ -201,7 +201,37 @@ Resource CudaDevice::event() const {
     return {event, until([event] { cuEventDestroy(event); })};
 }
 
-void CudaDevice::launch(const CudaLaunch& launch, Stream stream) const {
+StreamState CudaDevice::look(Stream stream, std::optional<std::uint64_t> known) const {
+    const Purpose purpose{"looking at a stream of ", name_, "stream"};
+    StreamState state;
+    CaptureStatus status{};
+    call(cuStreamGetCaptureInfo, purpose, stream, &status, &state.capture, nullptr, nullptr,
+         nullptr);
+    state.is_captured = status != CaptureStatus::kNone;
+    if (state.is_captured) return state;  // further queries could invalidate the capture
+    call(cuStreamGetId, purpose, stream, &state.number);
+    if (state.number == known) return state;
+    Context own = 0;
+    call(cuStreamGetCtx, purpose, stream, &own);
+    if (own == context_) return state;
+    cuda::Device other = 0;
+    const Current others(own);
+    call(cuCtxGetDevice, purpose, &other);
+    if (other != device_) throw Error(cuStreamGetCtx.name, Result::kElsewhere, {name_});
+    return state;
+}
+
+void CudaDevice::wait(Stream stream, Event event, bool is_captured) const {
+    call(cuStreamWaitEvent, {"letting a call wait for the one before", "", "stream"}, stream, event,
+         is_captured ? kExternal : 0U);
+}
+
+void CudaDevice::record(Event event, Stream stream, bool is_captured) const {
+    call(cuEventRecordWithFlags, {"setting an event behind a call", "", "stream"}, event, stream,
+         is_captured ? kExternal : 0U);
+}
+
+void CudaDevice::launch(const Launch& launch, Stream stream) const {
     LaunchAttribute cooperative{};
     cooperative.id = LaunchAttribute::kCooperative;
     cooperative.value.cooperative = 1;

@@ -10,16 +10,9 @@
 #include <vector>
 
 #include "devices/cuda_driver.hpp"
+#include "devices/device.hpp"
 
 namespace sley {
-
-// What the driver made: memory, a stream, an event, by its address or handle; it is freed with its
-// last owner, or after the launches that are being made then. A failure to free is ignored, since
-// no caller could handle it: the device has failed, and its next use gets the error.
-struct Resource {
-    std::uintptr_t address = 0;
-    std::shared_ptr<void> owner;
-};
 
 // Memory of several devices, at an address of each for the kernels on all of them, and the address
 // of all of them for a switch (NVLink SHARP).
@@ -29,21 +22,11 @@ struct SwitchedMemory {
     std::shared_ptr<void> owner;
 };
 
-// A kernel, and how it is launched. call: its one argument, by value. together: whether all blocks
-// must be resident at the same time (a cooperative launch).
-struct CudaLaunch {
-    cuda::Function function;
-    std::string name;
-    std::string call;
-    unsigned blocks, threads;
-    bool together;
-};
-
 // Device number `ordinal` of those that the process sees, in its primary context, which other
 // libraries use too. Functions leave the thread's context as it was; those that make or free
 // something may be called while the thread captures a graph: they do it at once. They throw
 // cuda::Error.
-class CudaDevice {
+class CudaDevice : public Device {
 public:
     explicit CudaDevice(int ordinal);
 
@@ -57,18 +40,18 @@ public:
     int multiprocessors() const { return multiprocessors_; }
     std::pair<int, int> capability() const { return capability_; }
     cuda::Device device() const { return device_; }
-    cuda::Context context() const { return context_; }
+    cuda::Context context() const override { return context_; }
 
     // Memory of cuMemAlloc, filled with zeros, aligned to 256 bytes. CUDA IPC has no handles for
     // memory of pools and virtual memory.
-    Resource allocate(std::size_t bytes);
+    Resource allocate(std::size_t bytes) override;
     // Pinned memory, at one address on the host and all devices: unified addressing guarantees
     // this for cuMemHostAlloc.
-    Resource allocate_host(std::size_t bytes);
+    Resource allocate_host(std::size_t bytes) override;
     // The address, on all devices, of memory of the host. keeps: what keeps it mapped.
     Resource register_host(void* address, std::size_t bytes, std::shared_ptr<void> keeps);
-    void write(cuda::Pointer to, const void* from, std::size_t bytes);
-    void read(void* to, cuda::Pointer from, std::size_t bytes);
+    void write(cuda::Pointer to, const void* from, std::size_t bytes) override;
+    void read(void* to, cuda::Pointer from, std::size_t bytes) override;
 
     // Lets kernels on this device access all memory of cuMemAlloc on another.
     void reach(const CudaDevice& other);
@@ -98,12 +81,17 @@ public:
     int blocks_at_once(cuda::Function function, int threads) const;
 
     // A stream that is independent of the default stream, too.
-    Resource stream();
-    Resource event() const;
-    // Can be captured; the context is current.
-    void launch(const CudaLaunch& launch, cuda::Stream stream) const;
-    // Waits for a stream; without one for all, also those of other libraries.
-    void synchronize(std::optional<cuda::Stream> stream) const;
+    Resource stream() override;
+    // Without a stream it waits also for those of other libraries.
+    void synchronize(std::optional<Stream> stream) const override;
+    Resource event() const override;
+    // Throws Error "elsewhere" for a stream of another device.
+    StreamState look(Stream stream, std::optional<std::uint64_t> known) const override;
+    // Captured, they are nodes of the graph for an event outside it.
+    void wait(Stream stream, Event event, bool is_captured) const override;
+    void record(Event event, Stream stream, bool is_captured) const override;
+    // Can be captured.
+    void launch(const Launch& launch, Stream stream) const override;
 
 private:
     int attribute(int which) const;

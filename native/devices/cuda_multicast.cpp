@@ -19,9 +19,9 @@ void take_apart(Steps& steps) {
 
 class Team {
 public:
-    Team(const std::vector<Device>& devices, const Purpose& purpose, std::size_t bytes, Steps& undo)
+    Team(const std::vector<cuda::Device>& devices, const Purpose& purpose, std::size_t bytes, Steps& undo)
         : purpose_(purpose), undo_(undo) {
-        for (const Device device : devices) {
+        for (const cuda::Device device : devices) {
             access_.push_back({{Location::kDevice, device}, Access::kReadWrite});
         }
         MulticastProperties team{static_cast<unsigned>(devices.size()), bytes, 0, 0};
@@ -37,7 +37,7 @@ public:
         make(cuMulticastCreate, &team_, &team);
         undo_.emplace_back([team = team_] { cuMemRelease(team); });
         // All of them, before memory is bound or mapped.
-        for (const Device device : devices) make(cuMulticastAddDevice, team_, device);
+        for (const cuda::Device device : devices) make(cuMulticastAddDevice, team_, device);
         for (const Access& each : access_) made_.parts.push_back(part(each.location));
         made_.switched = map(team_);
     }
@@ -92,7 +92,7 @@ private:
 
 SwitchedMemory CudaDevice::window(const std::vector<CudaDevice*>& devices, std::size_t bytes) {
     std::string names;
-    std::vector<Device> numbers;
+    std::vector<cuda::Device> numbers;
     std::vector<Context> contexts;
     for (const CudaDevice* each : devices) {
         names += (names.empty() ? "" : " and ") + each->name_;

@@ -366,27 +366,24 @@ def ucx_transport(fabric: Fabric, nics: Sequence[str], nic: int, timeout_s: floa
 def ucx_version(library: str) -> str:
     """The version of a libucp.so.0; OSError if it cannot be used."""
 
-class LaunchTurn:
-    """
-    A context for all launches of a call; only one thread at a time is in it, and no device's memory is freed meanwhile.
-    """
-
-    def __init__(self) -> None: ...
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *args: object) -> None: ...
-
 def release(free: Callable[[], None]) -> None:
     """
     Calls a function that frees devices' memory, and raises nothing: now, or after the launches that are being made.
     """
 
-class CudaResource:
-    """What the driver made; freed with this object."""
+class Resource:
+    """
+    What a device made; freed with this object. descriptor: of the file in which memory is; -1 if it is in none.
+    """
 
     @property
     def address(self) -> int: ...
+
+    @property
+    def descriptor(self) -> int: ...
+
+    def array(self, address: int, size_bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+        """Bytes of memory of the host, which keep this object."""
 
 def start_cuda() -> None:
     """Loads and starts NVIDIA's driver; RuntimeError if there is none."""
@@ -396,10 +393,42 @@ def lent_by(capsule: CapsuleType) -> tuple[int, list[int], list[int] | None, int
     Of a tensor in a capsule of DLPack: address, shape, strides in elements, the code and the bits of its type, and whether it may be written.
     """
 
-class CudaDevice:
+class Device:
     """
-    A GPU of this process, in its primary context. Addresses are those of devices, streams and kernels. Errors of the driver are SleyErrors.
+    A GPU, or threads of this process. Addresses are those of memory, streams and kernels. What devices fail to do are SleyErrors, or OSErrors of threads.
     """
+
+    def allocate(self, size_bytes: int) -> Resource: ...
+
+    def allocate_host(self, size_bytes: int) -> Resource: ...
+
+    def write(self, to: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
+
+    def read(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,))], source: int) -> None: ...
+
+    def stream(self) -> Resource: ...
+
+    def launch(self, launch: tuple[int, str, bytes, int, int, bool, object], stream: int) -> None: ...
+
+    def synchronize(self, stream: int | None) -> None: ...
+
+class ThreadsDevice(Device):
+    """Threads of this process."""
+
+    def __init__(self) -> None: ...
+
+    @staticmethod
+    def map(descriptor: int, size_bytes: int) -> Resource:
+        """
+        Memory in a file, from its begin on, which closes the file when it is freed.
+        """
+
+    @staticmethod
+    def function(path: str, name: str) -> int:
+        """The address of a function of a shared object, which stays loaded."""
+
+class CudaDevice(Device):
+    """A GPU of this process, in its primary context."""
 
     def __init__(self, ordinal: int) -> None: ...
 
@@ -427,15 +456,7 @@ class CudaDevice:
     @property
     def context(self) -> int: ...
 
-    def allocate(self, size_bytes: int) -> CudaResource: ...
-
-    def allocate_host(self, size_bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
-
-    def register_host(self, array: Annotated[NDArray[numpy.uint8], dict(shape=(None,))]) -> CudaResource: ...
-
-    def write(self, to: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
-
-    def read(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,))], source: int) -> None: ...
+    def register_host(self, array: Annotated[NDArray[numpy.uint8], dict(shape=(None,))]) -> Resource: ...
 
     def reach(self, other: CudaDevice) -> None: ...
 
@@ -450,14 +471,14 @@ class CudaDevice:
     def has_multicast(self) -> bool: ...
 
     @staticmethod
-    def window(devices: Sequence[CudaDevice], size_bytes: int) -> tuple[list[int], int, CudaResource]:
+    def window(devices: Sequence[CudaDevice], size_bytes: int) -> tuple[list[int], int, Resource]:
         """
         The addresses of the devices' parts, of all of them behind the switch, and what keeps them.
         """
 
     def share(self, address: int) -> tuple[bytes, int]: ...
 
-    def attach(self, handle: bytes) -> CudaResource: ...
+    def attach(self, handle: bytes) -> Resource: ...
 
     def load(self, code: bytes) -> int: ...
 
@@ -465,25 +486,73 @@ class CudaDevice:
 
     def blocks_at_once(self, function: int, threads: int) -> int: ...
 
-    def stream(self) -> CudaResource: ...
-
-    def launch(self, launch: tuple[int, str, bytes, int, int, bool], stream: int) -> None: ...
-
-    def synchronize(self, stream: int | None) -> None: ...
-
-class CudaOrder:
-    """Serialises calls on GPUs."""
+class CallOrder:
+    """Serialises calls on devices."""
 
     def __init__(self, abort: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
 
-class CudaCall:
-    """A call on GPUs, which can be started many times."""
+RANKS: int = 128
 
-    def __init__(self, order: CudaOrder, starts: Sequence[tuple[CudaDevice, Sequence[tuple[int, str, bytes, int, int, bool]]]]) -> None: ...
+HIDDEN: int = 18446744073709551615
+
+OFFSET_BITS: int = 44
+
+def structure(name: str) -> Any:
+    """
+    A structure of `kernels/primitives/layout.hpp`, as NumPy describes types.
+    """
+
+class PlanTables:
+    """A plan as kernels read it, for any devices."""
+
+    def __init__(self, tables: Mapping[str, bytes], numbers: Mapping[str, int]) -> None: ...
+
+    def to_bytes(self) -> bytes:
+        """The tables as a file, for a runtime of the same version."""
+
+    @staticmethod
+    def from_bytes(bytes: bytes) -> PlanTables:
+        """F425 for bytes that `to_bytes` of this version didn't write."""
+
+    def cut(self, item_bytes: int, count: int) -> dict[str, int]:
+        """How a call of `count` elements a block is cut into tiles. R503, R506."""
+
+    def scratch_bytes(self, item_bytes: int, count: int) -> list[int]:
+        """The bytes that a call needs of each rank's scratch."""
+
+class DevicePlan:
+    """A plan on a device of this process."""
+
+    def __init__(self, tables: PlanTables, device: Device, launches: Sequence[Sequence[int]], segments: Sequence[int], abort: int, timeout_ns: int) -> None: ...
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks that run at once."""
+
+    def free(self) -> None:
+        """
+        Frees its memory, also if calls are still there, which can't be started afterwards.
+        """
+
+    def stuck(self) -> list[dict[str, int]]:
+        """The reports of the blocks that have given up."""
+
+class PlanCall:
+    """A call of a plan, which can be started many times."""
+
+    def __init__(self, order: CallOrder, places: Sequence[tuple[DevicePlan, int, int, int]], threads: int, together: bool, keeps: object) -> None:
+        """
+        places: a plan on a device, its kernels there, and the table of registered memory.
+        """
+
+    def lay_out(self, item_bytes: int, count: int, memories: Sequence[tuple[int, Sequence[tuple[int, int]]]], factor: int = 0, factor_at: int = 0) -> None:
+        """
+        memories: of a rank, the addresses of input, output and scratch, and their numbers for peers. R503, R506.
+        """
 
     def start(self, streams: Sequence[int], recorded: bool) -> bool:
         """
-        Starts the call, each start on its stream. recorded: whether the next call has to wait for this one. False, without a launch, if a call was given up.
+        Starts the call on a stream for each launch of each place. recorded: whether the next call has to wait for this one. False, without a launch, if a call was given up.
         """
 
 class CallKey:

@@ -172,14 +172,3 @@ K523 = Rule(
     example='sley.compile(ring, protocol="LL128")  # on two GPUs that are connected by PCIe',
     instead="Compile the plan for Simple, LL or Direct, or use GPUs that NVLink connects.",
 )
-K524 = Rule(
-    "K524 memory-out-of-reach",
-    what="A plan in Direct gets an array that the other devices of the call can't access.",
-    why="With Direct, kernels of one device read the arrays of another. Peer access covers plain "
-    "allocations (cudaMalloc), but not memory of pools (cudaMallocAsync) and mapped memory "
-    "(PyTorch's expandable segments), for which each device must be given access. Without it the "
-    "kernel fails, and the process can no longer use the device.",
-    example="executor(tensors)  # with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    instead="Use arrays of `Executor.empty`, or the array library's plain allocator (PyTorch: "
-    "without expandable_segments and without backend:cudaMallocAsync), or another protocol.",
-)

@@ -7,8 +7,8 @@ from importlib.metadata import version
 
 import numpy as np
 
+from sley.engine import native
 from sley.engine.devices.settings import THREADS, Settings
-from sley.engine.devices.tables import RANKS
 from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
 from sley.engine.kernels.text import one_line
 from sley.engine.types import data_type, reduction
@@ -63,8 +63,8 @@ def write(
     kind, op = data_type(dtype), reduction(reduce_op)
     threads = Settings(threads=threads).threads
     c = plan.collective
-    if c.ranks > RANKS:
-        raise K521.error(expected=f"at most {RANKS} ranks", found=f"{c.ranks} ranks")
+    if c.ranks > native.RANKS:
+        raise K521.error(expected=f"at most {native.RANKS} ranks", found=f"{c.ranks} ranks")
     kernels = Kernels.of(plan)
     blocks = int(np.count_nonzero(kernels.kinds.kind != NONE))
     head = _HEAD.format(

@@ -16,7 +16,7 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, ThreadsDevice
 from sley.engine.devices.device import Memory
-from support.devices.device_calls import executor, threads
+from support.devices.device_calls import enqueue, executor, threads
 from support.processes.process_ranks import apart, together
 
 RANKS = 3
@@ -80,7 +80,7 @@ def test_closing_waits_for_calls_on_any_stream() -> None:
     stream, gate, data = threads().stream(), Event(), zeros()
     data[0][:] = 5
     with interpreted() as on:
-        stream.start(lambda: gate.wait(0.2))
+        enqueue(stream, lambda: gate.wait(0.2))
         on(data, streams=stream)
         assert data[1][0] == 0
     assert (data[1] == 5).all()

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Settings, ThreadsDevice
-from support.devices.device_calls import Call, threads
+from support.devices.device_calls import Call, small_slots, threads
+from support.generators.examples import examples
+from support.generators.random_plans import PlanMaker
 from support.processes.process_ranks import Meeting, Order, apart, numbers, run, together
 from support.processes.rank_threads import execute
 
@@ -72,47 +79,110 @@ def test_a_killed_process_is_noticed(protocol: str) -> None:
 
 
 @PROTOCOLS
-def test_scratch_grows_on_all_ranks_at_the_same_calls(protocol: sley.Protocol) -> None:
-    """Scratch that some ranks have and others don't grows on all of them at the same calls."""
+def test_each_rank_has_the_scratch_that_a_call_needs(protocol: sley.Protocol) -> None:
+    """Also if some ranks have it and others don't, or all have made some together."""
     plan = sley.compile(
         build("three-step-alltoall", nodes=2, gpus=2, in_place=False), protocol=protocol
     )
     assert sorted(set(plan.scratch_chunks > 0)) == [False, True]
     ons = apart(plan, [[0, 3], [1], [2]], engine=Engine.INTERPRETED, timeout_s=5)
-    for count in (100, 7, 3000, 0):
+    for count in (100, 7, 3000, 0, 50):
+        if count == 50:
+            together([lambda on=on: on.reserve(60, "int64") for on in ons])
         call = Call.of(plan, count, "int64")
         check_apart(ons, call)
         assert call.wrong() == 0
 
 
-def check_apart(ons: list[Executor], call: Call) -> None:
-    """Makes a call of all executors at once, through arrays that all can read."""
-    sizes = [(len(a), len(b)) for a, b in zip(call.inputs, call.outputs or [], strict=True)]
+def check_apart(
+    ons: list[Executor],
+    call: Call,
+    plain: Collection[tuple[int, int]] = (),
+    shifts: Sequence[int] = (0,),
+) -> None:
+    """Makes a call of all executors at once. Its arrays are views of such that all can read, from
+    another element on for each rank, but for those in `plain`: their rank, and 0 or 1."""
+    own = [call.inputs, *filter(None, [call.outputs])]
 
     def make(on: Executor) -> None:
-        inputs, outputs = (
-            {r: a[: sizes[r][k]] for r, a in on.empty("int64", max(s[k] for s in sizes)).items()}
-            for k in (0, 1)
-        )
-        for rank in on.ranks:
-            inputs[rank][:] = call.inputs[rank]
-            outputs[rank][:] = (call.outputs or [])[rank]
-        on(inputs, outputs, count=call.count)
-        for rank in on.ranks:
-            (call.outputs or [])[rank][:] = outputs[rank]
+        given = []
+        for k, arrays in enumerate(own):
+            made = on.empty("int64", max(map(len, arrays)) + max(shifts))
+            of_ranks = {}
+            for rank in on.ranks:
+                first = shifts[rank % len(shifts)]
+                view = made[rank][first : first + len(arrays[rank])]
+                of_ranks[rank] = arrays[rank] if (rank, k) in plain else view
+                of_ranks[rank][:] = arrays[rank]
+            given.append(of_ranks)
+        on(*given, count=call.count)
+        for arrays, of_ranks in zip(own, given, strict=True):
+            for rank, array in of_ranks.items():
+                arrays[rank][:] = array
 
     together([lambda on=on: make(on) for on in ons])
 
 
-def test_other_arrays_are_refused_where_processes_read_them() -> None:
-    plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol="direct")
-    ons = apart(plan, [[0], [1]], engine=Engine.INTERPRETED)
+@examples(10)
+@given(st.data())
+def test_processes_need_not_agree_about_their_arrays(data: st.DataObject) -> None:
+    """Any array, and any rank's scratch, may be one that other processes read, or not."""
+    maker = PlanMaker(Random(data.draw(st.integers(0, 10**6))), 3, 3, in_place=False)
+    blocks = data.draw(st.sampled_from([3, 8, 32]))
+    plan = replace(maker.plan(blocks), protocol=sley.Protocol.DIRECT)
+    members = data.draw(st.sampled_from([[[0], [1], [2]], [[0, 1], [2]], [[1], [0, 2]]]))
+    ons = apart(plan, members, engine=Engine.INTERPRETED, slot_bytes=small_slots(plan))
+    if data.draw(st.booleans()):
+        together([lambda on=on: on.reserve(50, "int64") for on in ons])
+    pairs = st.tuples(st.integers(0, 2), st.integers(0, 1))
+    for count in (7, 301):
+        call = Call.of(plan, count, "int64")
+        shifts = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
+        check_apart(ons, call, data.draw(st.sets(pairs)), shifts)
+        assert call.wrong() == 0
 
-    def call(rank: int) -> None:
-        found = refused("R503", ons[rank], {rank: np.zeros(8)})
-        assert "arrays made by `empty`" in str(found)
 
-    together([lambda: call(0), lambda: call(1)])
+def staged(ons: Sequence[Executor]) -> set[tuple[int, int]]:
+    """The connections, by source and destination, in whose slots there is something."""
+    found = set()
+    for on in ons:
+        links, c = on.links, on.links.kernels[0].operands.connections
+        at = links.boxes.slots[sley.Protocol.SIMPLE][links.boxes.rows(c)]
+        slots = np.empty(links.slots_bytes[sley.Protocol.SIMPLE], np.uint8)
+        for src, dst, first in zip(c.src.tolist(), c.dst.tolist(), at.tolist(), strict=True):
+            if dst in on.ranks:
+                links.ranks.devices[dst].read(links.mailboxes.memories[dst], first, slots)
+                if slots.any():
+                    found.add((src, dst))
+    return found
+
+
+def test_only_messages_that_the_receiver_cannot_read_are_in_slots() -> None:
+    """Rank 1's output, which it doesn't send, matters to nobody."""
+    plan = sley.compile(build("all-pairs-alltoall", ranks=3, in_place=False), protocol="direct")
+    ons = apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED)
+    for plain, expected in (
+        ((1, 1), set()),
+        ((1, 0), {(1, 0)}),
+        ((0, 0), {(1, 0), (0, 1), (0, 2)}),
+    ):
+        call = Call.of(plan, 30, "int64")
+        check_apart(ons, call, [plain], [5])
+        assert call.wrong() == 0
+        assert staged(ons) == expected
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+def test_other_processes_read_scratch_that_was_reserved(reserves: bool) -> None:
+    program = build("three-step-alltoall", nodes=2, gpus=2, in_place=False)
+    plan = sley.compile(program, protocol="direct")
+    ons = apart(plan, [[0], [1], [2], [3]], engine=Engine.INTERPRETED)
+    if reserves:
+        together([lambda on=on: on.reserve(30, "int64") for on in ons])
+    call = Call.of(plan, 30, "int64")
+    check_apart(ons, call)
+    assert call.wrong() == 0
+    assert bool(staged(ons)) != reserves
 
 
 def test_each_rank_may_take_another_of_its_arrays() -> None:
@@ -203,12 +273,20 @@ def test_processes_with_other_settings_are_refused() -> None:
     together([lambda: make(0), lambda: make(1)])
 
 
-def test_calls_without_scratch_exchange_nothing() -> None:
-    """A process that is gone is noticed by the call, not waited for in an exchange."""
-    plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
-    on, _ = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=0.2)
-    on.links.ranks._exchange = _raised
-    refused("K508", on, {0: np.zeros(8)})
+@pytest.mark.parametrize("protocol", ["simple", "direct"])
+def test_calls_exchange_nothing(protocol: str) -> None:
+    """Each process prepares its own alone, with scratch. One that is gone is noticed by the call,
+    not waited for in an exchange."""
+    program = build("all-pairs-reduce", ranks=2, in_place=True)
+    plan = sley.compile(program, protocol=protocol)
+    ons = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=0.5)
+    data, calls = [np.full(8, 1.5), np.full(8, 2.0)], []
+    for rank, on in enumerate(ons):
+        on.links.ranks._exchange = _raised
+        calls.append(on.prepare({rank: data[rank]}))
+    together(calls)
+    assert data[0].tolist() == [3.5] * 8
+    refused("K508", calls[0])
 
 
 def test_memory_of_a_process_that_is_gone_is_refused() -> None:

@@ -10,10 +10,11 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.engine.devices import Engine, Executor, Launching, Settings, ThreadsDevice, tables
+from sley.engine.devices import Engine, Executor, Launching, Settings, ThreadsDevice
 from support.devices.device_calls import (
     TIMEOUT_S,
     Call,
+    enqueue,
     executor,
     small_slots,
     threads,
@@ -89,7 +90,7 @@ def test_hundreds_of_calls_of_generated_text_at_task_level_are_right() -> None:
 def test_calls_on_a_stream_return_before_they_are_done() -> None:
     on, sums = executor(ring(), engine=Engine.INTERPRETED), Sums(3)
     before, stream, gate = sums.data.copy(), threads().stream(), Event()
-    stream.start(lambda: gate.wait(TIMEOUT_S))
+    enqueue(stream, lambda: gate.wait(TIMEOUT_S))
     for _ in range(3):
         sums.next(on, streams=stream)
     np.testing.assert_array_equal(sums.data, before)
@@ -126,7 +127,7 @@ def test_scratch_may_grow_while_calls_are_on_their_way() -> None:
     """Those have their scratch for as long as they need it."""
     on = executor(scattered(), engine=Engine.INTERPRETED)
     stream, gate = threads().stream(), Event()
-    stream.start(lambda: gate.wait(TIMEOUT_S))
+    enqueue(stream, lambda: gate.wait(TIMEOUT_S))
     calls = [Call.of(on.plan, count) for count in (50_000, 70_000, 90_000)]
     for call in calls:
         call.start(on, streams=stream)
@@ -213,11 +214,11 @@ def test_slices_fill_the_threads_of_a_block(protocol: str) -> None:
     on = Executor(ring(protocol), [threads()] * RANKS)
     slices = 2 if protocol == "Simple" else 1
     for chunk_kib, tile_kib in ((0, None), (20, None), (40, 30), (100, 50), (200, 100)):
-        cut = tables.cut(on.loaded, 2, RANKS * chunk_kib << 9, on.settings.slices_of(on.plan))
-        assert cut.slices == slices
+        cut = on.links.tables[0].cut(2, RANKS * chunk_kib << 9)
+        assert cut["slices"] == slices
         whole = tile_kib is None or slices == 1
-        assert cut.tiles == (0 if chunk_kib == 0 else 1 if whole else 2), chunk_kib
-        assert whole or cut.tile == tile_kib << 9, chunk_kib
+        assert cut["tiles"] == (0 if chunk_kib == 0 else 1 if whole else 2), chunk_kib
+        assert whole or cut["tile"] == tile_kib << 9, chunk_kib
 
 
 def test_slots_have_room_for_small_calls_by_default() -> None:

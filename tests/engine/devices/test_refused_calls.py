@@ -55,14 +55,14 @@ def test_more_blocks_than_a_device_holds_are_refused(monkeypatch: pytest.MonkeyP
     refused("K506", lambda: on(zeros(9, 9)), "at most 3 blocks", f"{len(plan.block_rank)} blocks")
 
 
-def test_more_numbers_than_a_call_can_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ring of 2 has 3 steps a tile."""
-    on = interpreted(plan_of(), slots=2)
-    monkeypatch.setattr("sley.engine.devices.executor._NUMBERS", 3 * 10 + 2)
-    tile = 256 // 4
-    assert wrong(on, 2 * 10 * tile) == 0
-    refused("R503", lambda: on(zeros(*[2 * 10 * tile + 8] * 2)), "at most 10 tiles", "11 tiles")
-    assert wrong(on, 2 * 10 * tile) == 0
+def test_more_numbers_than_a_call_can_have_are_refused() -> None:
+    """A ring of 2 has 3 steps a tile, and an epoch has 2**31 - 2 numbers."""
+    tables = interpreted(plan_of(), slots=2).links.tables[0]
+    most = (2**31 - 2) // 3
+    count = 2 * most * 256 // 4
+    assert tables.cut(4, count)["tiles"] == most
+    more = f"at most {most} tiles", f"{most + 1} tiles"
+    refused("R503", lambda: tables.cut(4, count + 8), *more)
 
 
 @pytest.mark.parametrize("devices", [[], [0], [0, 0, 0]], ids=len)
@@ -119,7 +119,7 @@ def test_engines_and_launchings_may_be_given_by_name() -> None:
     on = executor(plan_of(), engine="interpreted", launching="by-rank")
     assert on.settings.engine is Engine.INTERPRETED
     call = on.prepare(zeros(8, 8))
-    assert len(call._starts) == RANKS
+    assert len(call._places) == RANKS
 
 
 @pytest.mark.parametrize(("asked", "stride"), [(1000, 896), (128, 128), (127, 112), (16, 16)])

@@ -16,7 +16,7 @@ from sley.algorithms import build
 from sley.engine.devices import Executor, Launching, LinkSet, Settings, ThreadsDevice
 from sley.engine.devices.device import Memory
 from sley.engine.devices.mailboxes import kind_of_slots
-from support.devices.device_calls import TIMEOUT_S, Call, threads, wrong
+from support.devices.device_calls import TIMEOUT_S, Call, enqueue, threads, wrong
 from support.devices.linked_plans import EPOCH, linked, old_words, skip_to
 from support.generators.examples import examples
 from support.generators.random_plans import PlanMaker
@@ -141,18 +141,17 @@ def test_a_sender_waits_for_its_receiver_before_it_uses_slots_of_earlier_calls(
     ons = linked(every, launching="by-rank", slots=8)
     for on in ons:
         assert wrong(on, 4) == 0  # they are compiled
-    streams, gate = [threads().stream() for _ in range(2)], Event()
+    streams, gate, end = [threads().stream() for _ in range(2)], Event(), Event()
     if ticks:
         skip_to(ons[0].links, ticks)
-    streams[1].start(lambda: gate.wait(TIMEOUT_S))
+    enqueue(streams[1], lambda: gate.wait(TIMEOUT_S))
     calls = [Call.of(on.plan, 4) for on in ons]
     for call, on in zip(calls, ons, strict=True):
         call.start(on, streams=streams)
         if ticks:
             break
-    end = streams[0].start(lambda: None)
-    with pytest.raises(TimeoutError):
-        end.result(SHORT_S)
+    enqueue(streams[0], end.set)
+    assert not end.wait(SHORT_S)
     gate.set()
     for stream in streams:
         threads().synchronize(stream)
@@ -212,7 +211,7 @@ def test_several_plans_take_little_more_memory_than_one() -> None:
             Executor(plan, links).reserve(30_000, "float32")
         totals.append(device.total)
     one, several, flagged = totals
-    assert 24 << 20 < one < several < 1.02 * one
+    assert 24 << 20 < one <= several < 1.02 * one
     assert flagged > several + (1 << 20)
 
 

@@ -57,14 +57,6 @@ def arrays(ons: Sequence[Executor], elements: int) -> list[Any]:
     return found
 
 
-def prepared(ons: Sequence[Executor], data: Sequence[Any]) -> list[Callable[[], Any]]:
-    """What each process does to prepare the same call."""
-    return [
-        lambda on=on, rank=rank, array=array: on.prepare({rank: array}, count=8)
-        for rank, (on, array) in enumerate(zip(ons, data, strict=True))
-    ]
-
-
 def check_sum(ons: Sequence[Executor], data: Sequence[Any]) -> None:
     """A reduction gives rank 0 what it promises."""
     for rank, array in enumerate(data):
@@ -74,42 +66,14 @@ def check_sum(ons: Sequence[Executor], data: Sequence[Any]) -> None:
     assert data[0].tolist() == [sum(range(1, len(ons) + 1))] * 8
 
 
-@pytest.mark.parametrize(
-    ("code", "of"),
-    [
-        ("R503", lambda array: array[:7]),
-        ("R504", lambda array: array.view(">i4")),
-        ("K519", lambda array: array[::2]),
-    ],
-    ids=["elements", "type", "strides"],
-)
-def test_a_call_that_one_process_refuses_is_refused_on_all(
-    code: str, of: Callable[[Any], Any]
-) -> None:
+def test_a_call_that_one_process_refuses_is_prepared_by_others() -> None:
     ons = in_processes(3)
     data = arrays(ons, 8)
-    check_refused(code, 1, prepared(ons, [data[0], of(data[1]), data[2]]))
-    check_sum(ons, data)
-
-
-def test_more_blocks_than_the_device_of_one_process_holds_are_refused_on_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ons = in_processes(2)
-    data = arrays(ons, 8)
-    with monkeypatch.context() as patch:
-        patch.setattr(ThreadsDevice, "capacity", lambda self, *_: 99 * self.number)
-        check_refused("K506", 0, prepared(ons, data))
-    check_sum(ons, data)
-
-
-def test_a_call_that_one_process_refuses_while_others_make_room_is_refused_on_all() -> None:
-    """They come to another exchange first: that of their scratch."""
-    ons = in_processes(3, "all-pairs-reduce")
-    assert ons[0].plan.scratch_chunks.any()
-    data = arrays(ons, 8)
-    for _ in range(2):
-        check_refused("R503", 0, prepared(ons, [data[0][:7], *data[1:]]))
+    with pytest.raises(SleyError) as caught:
+        ons[1].prepare({1: data[1][:7]}, count=8)
+    assert caught.value.code == "R503"
+    for rank in (0, 2):
+        ons[rank].prepare({rank: data[rank]})
     check_sum(ons, data)
 
 

@@ -16,14 +16,17 @@ from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from support.devices.machine_code import compiled_text, skip_without_nvrtc
 
-PLAN = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
+PLAN, DIRECT = (
+    sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol=protocol)
+    for protocol in ("simple", "direct")
+)
 MOST_WAITS = 1472
 """The most waits, in steps of 32, of an instruction whose block has up to 4 connections."""
 
 
-def waiting(waits: int) -> Operands:
+def waiting(waits: int, plan: sley.Plan = PLAN) -> Operands:
     """The operands of a plan whose last instruction has that many waits."""
-    found = Kernels.of(PLAN).operands
+    found = Kernels.of(plan).operands
     offset = np.array(found.conditions.offset)
     offset[-1] = offset[-2] + waits
     return replace(found, conditions=replace(found.conditions, offset=offset))
@@ -32,7 +35,7 @@ def waiting(waits: int) -> Operands:
 def compiled(operands: Operands, engine: Engine) -> int:
     """The bytes of shared memory of the kernel with the sizes of `operands`."""
     variant = Variant(Platform.CUDA, DATA_TYPES["float32"].number, sley.ReduceOp.SUM)
-    text = Kernels.of(PLAN).source(engine, variant)
+    text = Kernels.of(operands.plan).source(engine, variant)
     for name, value in source._sizes(operands).items():
         text = re.sub(f"#define {name} .*", f"#define {name} {value}", text)
     return compiled_text(text, "sm_90").functions["sley_run"].shared_bytes
@@ -56,9 +59,9 @@ def test_more_waits_than_shared_memory_holds_are_refused(monkeypatch: pytest.Mon
 )
 def test_what_is_not_refused_compiles(waits: int, engine: Engine) -> None:
     skip_without_nvrtc()
-    operands = waiting(waits)
+    operands = waiting(waits, DIRECT if engine is Engine.INTERPRETED else PLAN)
     sizes = source._sizes(operands)
-    needed = source._state_bytes(sizes["SLEY_PEERS"], sizes["SLEY_WAITS"])
+    needed = source._state_bytes(operands, sizes["SLEY_PEERS"], sizes["SLEY_WAITS"])
     if engine is Engine.INTERPRETED:
         needed += (48 + 8) * sizes["SLEY_STEPS"]
     assert needed - source._STATE_BYTES < compiled(operands, engine) <= needed <= 48 << 10

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ import sley
 from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.devices import Device, Executor, Settings, ThreadsDevice
 from sley.engine.devices.cuda import CudaDevice
+from sley.engine.devices.device import Launch
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 
@@ -27,6 +29,13 @@ def threads(number: int = 0) -> ThreadsDevice:
     """A device that these tests share. Its compiler doesn't optimise: the tests compile many texts
     and make small calls."""
     return ThreadsDevice(number, flags=["-O0"])
+
+
+def enqueue(stream: Any, work: Callable[[], Any]) -> None:
+    """Puts a function on a stream of threads, as a kernel."""
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: (work(), 1)[1])
+    program = {"work": ctypes.cast(kernel, ctypes.c_void_p).value or 0}
+    threads().launch(program, Launch("work", b"", 1, 1, False, keeps=kernel), stream)
 
 
 @contextmanager

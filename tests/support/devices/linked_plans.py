@@ -10,7 +10,7 @@ import numpy as np
 import sley
 from sley.engine.devices import Device, Executor, LinkSet, Settings
 from sley.engine.devices.device import Memory
-from sley.engine.devices.tables import CELL
+from sley.engine.devices.tables import structure
 from sley.ir.tables import NONE
 from support.devices.device_calls import TIMEOUT_S, small_slots, threads
 
@@ -34,7 +34,7 @@ def skip_to(links: LinkSet, ticks: int, *, old_words: bool = True) -> None:
     LL may have old words with the flags of the messages that come next: of those behind `ticks`,
     and of those behind the next border of an epoch."""
     for rank, cells in enumerate(links.boxes.cells.tolist()):
-        rows = np.zeros(cells, CELL)
+        rows = np.zeros(cells, structure("Cell"))
         rows["ticks"] = ticks
         links.ranks.devices[rank].write(links.mailboxes.memories[rank], 0, rows.view(np.uint8))
     if not old_words or ticks < 3 * EPOCH:

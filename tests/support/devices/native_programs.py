@@ -53,9 +53,9 @@ _OPTIONS = {  # higher levels of optimisation take longer to compile than they s
     ),
     ALL_SANITIZERS: ("-Og",),
 }
-_ADDRESSES = ("crowd", "engine", "fifo", "network", "reduce", "simulator", "ways")
+_ADDRESSES = ("crowd", "devices", "engine", "fifo", "network", "reduce", "simulator", "ways")
 _TESTS = {
-    "thread": ("engine", "messages", "network", "ways"),
+    "thread": ("devices", "engine", "messages", "network", "ways"),
     "address": _ADDRESSES,
     ALL_SANITIZERS: (*_ADDRESSES, "messages"),
 }

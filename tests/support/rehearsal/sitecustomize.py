@@ -33,7 +33,7 @@ def _stop() -> None:
 def _build_for_cpus() -> None:
     from sley.engine.devices import Engine
     from sley.engine.devices.cuda import compiler
-    from sley.engine.devices.tables import CALL
+    from sley.engine.devices.tables import structure
     from sley.engine.kernels import Kernels, Platform
     from sley.engine.kernels.source import Variant
     from support.devices.device_calls import threads
@@ -44,9 +44,9 @@ def _build_for_cpus() -> None:
         return of_device(kernels, engine, replace(variant, platform=Platform.CPU))
 
     def compile_text(text: str, arch: str) -> compiler.Compiled:
-        library = threads().build(text, [])._name
+        library = threads().compiled(text)
         return compiler.Compiled(
-            f"library {CALL.itemsize} {library}\n".encode() + bytes(1), b"", {}
+            f"library {structure('Call').itemsize} {library}\n".encode() + bytes(1), b"", {}
         )
 
     Kernels.source = source  # type: ignore[method-assign]

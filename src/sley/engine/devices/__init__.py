@@ -11,7 +11,7 @@ windows.py                slots of groups' messages, in memory that a switch rea
 barrier.py                how far each process has come, so that none waits for one that ended
 device_ranks.py           the ranks on the devices of all processes, and the processes' exchanges
 tables.py                 a plan as kernels read it
-device_state.py           a plan's tables on a device, and its launches there
+device_state.py           a plan on a device; its tables, the same on all of them
 memory.py                 scratch, and arrays that other processes read
 arguments.py, calls.py    a call's validated arrays; prepared calls
 failures.py, counters.py  what the blocks of a failed call were waiting for; counters as numbers

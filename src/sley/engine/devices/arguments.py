@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ from sley.engine.arguments import Part, count_of, parts_of, type_of
 from sley.engine.devices.device import Device, View
 from sley.engine.types import DataType
 from sley.errors import Place
-from sley.errors.devices import K519, K524
+from sley.errors.devices import K519
 from sley.errors.runtime import R503, R514
 from sley.ir.plan import Plan
-from sley.ir.words import Protocol, ReduceOp
+from sley.ir.words import ReduceOp
 
 Arrays = Sequence[Any] | Mapping[int, Any]
 """Arrays of the ranks of this process: in the order of the ranks, or by rank."""
@@ -35,10 +35,9 @@ class Arguments:
 
 
 class _Given(NamedTuple):
-    """An array of a call. what: its name in messages. device: that of its memory."""
+    """An array of a call. what: its name in messages."""
 
     what: str
-    device: Device
     view: View
     is_written: bool
 
@@ -53,8 +52,7 @@ def check_arguments(
 ) -> Arguments:
     """The arguments of a call. R503 if they don't fit the plan, or if an array that the call writes
     shares memory with another; K504, K519 and R504 for arrays that kernels can't use, K519 for a
-    read-only output, K524 for an array that other devices would read and can't, R514 for an
-    invalid count."""
+    read-only output, R514 for an invalid count."""
     in_place = plan.collective.in_place
     if in_place and outputs is not None:
         raise R503.error(expected="no outputs: the plan runs in place", found="inputs and outputs")
@@ -69,7 +67,7 @@ def check_arguments(
         for part, view in zip(named, own, strict=True):
             parts.append(part)
             if view is not None:
-                given.append(_Given(part.what, devices[rank], view, view is own[-1]))
+                given.append(_Given(part.what, view, view is own[-1]))
     filled = [one for one in given if one.view.elements]
     typed = filled if filled or dtype is not None else given[:1]
     kind = type_of({one.what: one.view.dtype for one in typed}, dtype, R503)
@@ -77,10 +75,7 @@ def check_arguments(
     for one in filled:
         _check_view(one, kind)
     _check_apart(filled, kind)
-    if plan.protocol is Protocol.DIRECT:
-        _check_reach(filled)
-    views = {rank: (_of_type(first[rank], kind), _of_type(second[rank], kind)) for rank in devices}
-    return Arguments(count, kind, views)
+    return Arguments(count, kind, {rank: (first[rank], second[rank]) for rank in devices})
 
 
 def check_factor(
@@ -128,13 +123,6 @@ def _views(devices: Mapping[int, Device], arrays: Arrays, word: str) -> dict[int
     return views
 
 
-def _of_type(view: View | None, kind: DataType) -> View | None:
-    """A view of bits as one of the type that they are of."""
-    if view is None or view.dtype == kind.name:
-        return view
-    return replace(view, dtype=kind.name)
-
-
 def _check_view(array: _Given, kind: DataType) -> None:
     """K519 for a misaligned array, and for a read-only array that the call writes."""
     at = Place(detail=array.what)
@@ -154,19 +142,6 @@ def _check_view(array: _Given, kind: DataType) -> None:
             found="a read-only one",
             remedy="Pass a writable output, or a copy of the array.",
         )
-
-
-def _check_reach(arrays: Sequence[_Given]) -> None:
-    """K524 for an array that isn't accessible on every device of the call."""
-    places = list(dict.fromkeys(one.device for one in arrays))
-    for one in arrays:
-        for other in places:
-            if other != one.device and not one.device.lends(one.view.address, other):
-                raise K524.error(
-                    at=Place(detail=one.what),
-                    expected=f"memory of {one.device.name} that {other.name} can access",
-                    found="memory of a pool, or mapped memory, without that access",
-                )
 
 
 def _check_apart(arrays: Sequence[_Given], kind: DataType) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from sley.engine.devices.device import CallOrder, Start
+from sley.engine import native
+from sley.engine.devices.device_state import DeviceState
+from sley.engine.devices.links import LinkSet
 from sley.errors.runtime import R503
 
 
@@ -14,32 +16,29 @@ class PreparedCall:
     arrays must outlive every graph into which the call was captured."""
 
     def __init__(
-        self,
-        starts: tuple[Start, ...],
-        order: CallOrder,
-        synchronize: Callable[[], None],
-        check: Callable[[], None],
+        self, call: native.PlanCall, links: LinkSet, states: Sequence[DeviceState]
     ) -> None:
-        self._starts = starts
-        self._start = order.prepare(starts)
-        self._synchronize, self._check = synchronize, check
+        self._start, self._links = call.start, links
+        self._places = [(state.device, stream) for state in states for stream in state.streams]
 
     def __call__(self, streams: Any = None) -> None:
         """Makes the call. streams: as for `Executor.__call__`."""
-        self._check()
+        self._links.check()
         if streams is None:
             # The arrays were made on the default streams; the call may run on others.
-            for device in dict.fromkeys(start.device for start in self._starts):
+            for device in dict.fromkeys(device for device, _ in self._places):
                 device.synchronize(device.default_stream())
-            given = [start.stream for start in self._starts]
+            given = [stream for _, stream in self._places]
         else:
             given = list(streams) if isinstance(streams, list | tuple) else [streams]
-            if len(given) != len(self._starts):
+            if len(given) != len(self._places):
                 raise R503.error(
-                    expected=f"{len(self._starts)} streams, one for each launch",
+                    expected=f"{len(self._places)} streams, one for each launch",
                     found=f"{len(given)} streams",
                 )
-        if not self._start(given, streams is not None):
-            self._check()
+        pairs = zip(self._places, given, strict=True)
+        addresses = [device.stream_address(stream) for (device, _), stream in pairs]
+        if not self._start(addresses, streams is not None):
+            self._links.check()
         if streams is None:
-            self._synchronize()
+            self._links.synchronize()

@@ -10,7 +10,7 @@ import numpy as np
 from sley.engine.devices.device import Device, Memory
 from sley.engine.devices.links import LinkSet
 from sley.engine.devices.mailboxes import Mailboxes
-from sley.engine.devices.tables import CELL, REPORT
+from sley.engine.devices.tables import structure
 
 State = dict[str, Any]
 """Plain values, as JSON has them."""
@@ -25,13 +25,12 @@ def read_state(links: LinkSet, number: int) -> State:
     consumed), None for a counter in another process's memory. reports: those of the plan's blocks
     that gave up, by rank and number.
     """
-    plan, connections = links.kernels[number].plan, links.kernels[number].operands.connections
-    boxes = links.boxes
+    connections, boxes = links.kernels[number].operands.connections, links.boxes
     words = {
         rank: _words(links.ranks.devices[rank], memory, boxes, rank)
         for rank, memory in links.mailboxes.memories.items()
     }
-    cells, of_cell, rows = boxes.cells, CELL.itemsize // 8, boxes.rows(connections)
+    cells, of_cell, rows = boxes.cells, structure("Cell").itemsize // 8, boxes.rows(connections)
     return {
         "ticks": {r: w[: cells[r] * of_cell : of_cell].tolist() for r, w in words.items()},
         "progress": {r: w[boxes.progress[r] // 8 :][: cells[r]].tolist() for r, w in words.items()},
@@ -45,15 +44,7 @@ def read_state(links: LinkSet, number: int) -> State:
             ]
             for row, (src, dst) in enumerate(zip(connections.src, connections.dst, strict=True))
         ],
-        "reports": [
-            {
-                "rank": int(plan.block_rank[block]),
-                "block": int(plan.block_number[block]),
-                **{name: int(report[name]) for name in REPORT.names or ()},
-            }
-            for state in links.states[number]
-            for block, report in state.stuck()
-        ],
+        "reports": [report for state in links.states[number] for report in state.plan.stuck()],
     }
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.engine import native as cpp
+
 Bytes = NDArray[np.uint8]
+
+Program = Mapping[str, int]
+"""The addresses of a program's kernels, by name."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,7 @@ class View:
     writable: bool
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """One launch of a kernel on a device.
 
     function: the kernel's name in its program. call: the bytes of the kernel's one argument, a
@@ -77,30 +81,11 @@ class Launch:
     keeps: object = None
 
 
-@dataclass(frozen=True)
-class Start:
-    """A call's launches on one stream of a device. stream: the executor's, used by default."""
-
-    device: Device
-    program: Any
-    launches: tuple[Launch, ...]
-    stream: Any
-
-
-class CallOrder(ABC):
-    """Serialises an executor's calls, since their blocks share connections and counters: each start
-    of a call waits for the same start of the call before, if that was on another stream."""
-
-    @abstractmethod
-    def prepare(self, starts: Sequence[Start]) -> Callable[[Sequence[Any], bool], bool]:
-        """A function that starts a call. Its arguments: a stream for each start, and whether the
-        next call has to wait for this one; not if the caller does. It returns False, without a
-        launch, if a call was given up. K517, before anything is started, if a stream isn't its
-        device's."""
-
-
 class Device(ABC):
     """Hardware that runs kernels. Two devices are equal if they are the same hardware."""
+
+    native: cpp.Device
+    """The device in C++ (`native/devices`)."""
 
     platform: str
     """The primitives that it runs: "cuda" or "cpu"."""
@@ -116,7 +101,7 @@ class Device(ABC):
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 
     @abstractmethod
-    def build(self, text: str, functions: Sequence[str]) -> Any:
+    def build(self, text: str, functions: Sequence[str]) -> Program:
         """The program compiled from `text`, or taken from the cache on disk; it has the kernels
         named `functions`."""
 
@@ -125,22 +110,24 @@ class Device(ABC):
         """Zeroed memory, aligned to 256 bytes, that other devices can access. exported: whether
         other processes get it, by `export`; then nothing else is exported with it."""
 
-    @abstractmethod
     def allocate_host(self, size_bytes: int) -> HostMemory:
-        """Zeroed memory of the host that all devices of the process can access."""
+        """Zeroed memory of the host that all devices of the process can access. K507 if memory runs
+        out."""
+        made = self.native.allocate_host(size_bytes)
+        return HostMemory(made.address, made.array(made.address, size_bytes), made)
 
     @abstractmethod
     def map_host(self, path: str, size_bytes: int) -> HostMemory:
         """The bytes of a file, which other processes map too, as memory of the host that all
         devices of the process can access. K514 if it can't be mapped."""
 
-    @abstractmethod
     def write(self, memory: Memory, offset: int, data: Bytes) -> None:
         """Copy bytes into `memory`; done when it returns."""
+        self.native.write(memory.address + offset, np.ascontiguousarray(data))
 
-    @abstractmethod
     def read(self, memory: Memory, offset: int, data: Bytes) -> None:
         """Copy bytes out of `memory` into `data`; done when it returns."""
+        self.native.read(data, memory.address + offset)
 
     @abstractmethod
     def reach(self, other: Device) -> None:
@@ -183,7 +170,7 @@ class Device(ABC):
         R504 for an element type that kernels don't support."""
 
     @abstractmethod
-    def capacity(self, program: Any, function: str, threads: int) -> int:
+    def capacity(self, program: Program, function: str, threads: int) -> int:
         """The number of blocks of `threads` threads that the device can run at once."""
 
     @abstractmethod
@@ -199,14 +186,18 @@ class Device(ABC):
         """A new stream: its launches run in order, concurrently with those of other streams."""
 
     @abstractmethod
-    def order(self, abort: HostMemory) -> CallOrder:
-        """A new order, for calls that are given up by the first word of `abort`."""
+    def stream_address(self, stream: Any) -> int:
+        """The address of a stream that `stream()` made, or that the caller owns. K517 for anything
+        else."""
 
-    @abstractmethod
-    def launch(self, program: Any, launch: Launch, stream: Any) -> None:
-        """Start a kernel on `stream`, which `stream()` made or the caller owns; don't wait for its
-        end."""
+    def launch(self, program: Program, launch: Launch, stream: Any) -> None:
+        """Start a kernel on `stream`; don't wait for its end. K517 for a stream of another GPU. On
+        GPUs it can be captured into a graph."""
+        row = program[launch.function], *launch
+        self.native.launch(row, self.stream_address(stream))
 
-    @abstractmethod
     def synchronize(self, stream: Any) -> None:
-        """Wait until everything on `stream` is done, or on all streams of the device (None)."""
+        """Wait until everything on `stream` is done, or on all streams of the device (None), on
+        GPUs also those of other libraries. Raises the errors of kernels that failed, K518 during a
+        capture."""
+        self.native.synchronize(None if stream is None else self.stream_address(stream))

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sley.engine import native
 from sley.engine.devices.barrier import Barrier
 from sley.engine.devices.device import Device, HostMemory, Memory, Window
 from sley.engine.devices.shared_files import shared_file
-from sley.engine.devices.tables import RANKS
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
 from sley.errors import Diagnostic, SleyError, diagnostic_from_json, telling
@@ -31,10 +31,12 @@ Addresses = dict[Device, dict[int, int]]
 @dataclass(frozen=True)
 class SharedMemory:
     """An allocation with memory for every rank. memories: those of this process's ranks.
-    addresses: those of all ranks."""
+    addresses: those of all ranks, here. seen: for each rank, the addresses of all ranks' memory on
+    its device."""
 
     memories: Mapping[int, Memory]
     addresses: Addresses
+    seen: Mapping[int, Sequence[int]]
 
 
 class DeviceRanks:
@@ -106,18 +108,15 @@ class DeviceRanks:
         the same sizes. K507 if memory runs out, K514 if a process has ended, R503 if the processes'
         sizes differ."""
         with self.telling():
-            for size in sizes_bytes:
-                if size > LARGEST:
-                    raise K507.error(expected=f"{size:,} bytes of memory of a device", found=BEYOND)
-            places = self.devices.items()
             exported = self._exchange is not None
             memories = {
-                rank: place.allocate(sizes_bytes[rank], exported=exported) for rank, place in places
+                rank: self.allocate_on(rank, sizes_bytes[rank], exported=exported)
+                for rank in self.devices
             }
         own = {rank: memory.address for rank, memory in memories.items()}
         found: Addresses = {device: dict(own) for device in self.places}
         if self._exchange is None:
-            return SharedMemory(memories, found)
+            return SharedMemory(memories, found, {rank: list(own.values()) for rank in own})
         handles = {rank: self.devices[rank].export(m).hex() for rank, m in memories.items()}
         gathered = self.gather(handles)
         with self.telling():
@@ -126,8 +125,17 @@ class DeviceRanks:
                     for device in self.places:
                         memory = self._attach(device, rank, handle, sizes_bytes[rank])
                         found[device][rank] = memory.address
-        self.meet()  # a process that ended earlier would take its exported memory with it
-        return SharedMemory(memories, found)
+        # Nobody goes on before: a process that ended would take its exported memory with it.
+        seen = self.gather(
+            {r: [found[d][rank] for rank in range(self.count)] for r, d in self.devices.items()}
+        )
+        return SharedMemory(memories, found, seen)
+
+    def allocate_on(self, rank: int, size_bytes: int, *, exported: bool = False) -> Memory:
+        """Memory of a rank of this process alone. K507 if memory runs out."""
+        if size_bytes > LARGEST:
+            raise K507.error(expected=f"{size_bytes:,} bytes of memory of a device", found=BEYOND)
+        return self.devices[rank].allocate(size_bytes, exported=exported)
 
     def windows(self, teams: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Window]:
         """The windows of teams of ranks, which share switches; sizes: the bytes of a part of each.
@@ -267,8 +275,8 @@ def read_refusals(messages: Sequence[bytes]) -> SleyError | None:
 
 def _check_devices(devices: Any, ranks: int, *, is_alone: bool) -> dict[int, Device]:
     """The devices of this process by rank, ascending; every rank must have one if `is_alone`."""
-    if ranks > RANKS:
-        raise K521.error(expected=f"at most {RANKS} ranks", found=f"{ranks} ranks")
+    if ranks > native.RANKS:
+        raise K521.error(expected=f"at most {native.RANKS} ranks", found=f"{ranks} ranks")
     given = _by_rank(devices, ranks)
     everyone = set(range(ranks))
     fits = bool(given) and (set(given) == everyone if is_alone else set(given) <= everyone)

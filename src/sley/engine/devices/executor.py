@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from sley.engine.devices import tables
+from sley.engine import native
 from sley.engine.devices.arguments import Arguments, Arrays, check_arguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
-from sley.engine.devices.device import Device, Launch, Start
+from sley.engine.devices.device import Device, Program
 from sley.engine.devices.device_ranks import Exchange
-from sley.engine.devices.device_state import DeviceState, Group
+from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
-from sley.engine.devices.mailboxes import kind_of_slots
-from sley.engine.devices.memory import Pair
 from sley.engine.devices.settings import Launching, Settings
-from sley.engine.devices.tables import CALL, Cut
 from sley.engine.devices.windows import way_of_groups
 from sley.engine.kernels import KERNELS, Engine, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.types import DataType, data_type, reduction
 from sley.errors.devices import K506
-from sley.errors.runtime import R503, R514
-from sley.ir.cut import UNIT_BYTES, longest_chunk
+from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
 from sley.verification.scales import prove_scales
-
-_NUMBERS = 2**31 - 2
-"""The most numbers of a call: an epoch of LL's flags has one more (`primitives/kernel.hpp`)."""
-_ALIGNMENT = 256
-"""Bytes. Devices align new memory to it; scratch gets the same alignment."""
 
 
 class Executor:
@@ -78,14 +66,8 @@ class Executor:
         self.settings, self.timeout_s = links.settings, links.timeout_s
         self._kernels, self.loaded = links.kernels[number], links.loaded[number]
         self.plan = self._kernels.plan
-        # Before its scratch, each rank of a plan that keeps chunks at the places of others has a
-        # unit for each chunk of its input and output: room for the last elements of a longer chunk
-        # there (`docs/machine.md`, "Memory").
-        misplaced = self.loaded.homes.misplaced
-        most = int(self.plan.collective.data_chunks.max()) if misplaced else 0
-        self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
-        self._steps = int(np.diff(self.plan.block_offset).max(initial=1))
-        self._programs: dict[tuple[Device, str, ReduceOp, bool], Any] = {}
+        self._tables = links.tables[number]
+        self._programs: dict[tuple[Device, str, ReduceOp, bool], Program] = {}
 
     @property
     def ranks(self) -> list[int]:
@@ -100,21 +82,20 @@ class Executor:
         return way_of_groups(links.plans[number], links.single_messages[number], kind, op)
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
-        """New arrays, one for each rank of this process, that other processes can read. With ranks
-        in several processes, calls of a plan with the direct protocol need such arrays. All
-        processes allocate the same arrays in the same order. They last until the links are closed,
-        and serve all their executors."""
+        """New arrays, one for each rank of this process, that other processes can read: with the
+        direct protocol they do so without a copy, where messages in other arrays are copied as with
+        Simple. All processes allocate the same arrays in the same order. They last until the links
+        are closed, and serve all their executors."""
         self.check()
         return self.links.arrays.empty(dtype, elements)
 
     def reserve(self, count: int, dtype: str) -> None:
-        """Allocates scratch for calls of `count` elements a block. A call does so itself, unless it
-        is captured into a graph."""
+        """Allocates scratch for calls of `count` elements a block, which other processes can read,
+        as arrays of `empty`; all processes do so together. A call allocates what it lacks itself,
+        unless it is captured into a graph, and other processes don't read that."""
         self.check()
-        count, kind = whole(count, "count", 0), data_type(dtype)
-        elements = longest_chunk(self.plan.collective.chunks, count, kind.size_bytes)
-        chunks, room = self.plan.scratch_chunks.tolist(), elements * kind.size_bytes
-        sizes = [self._front + number * room for number in chunks]
+        kind = data_type(dtype)
+        sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
         self.links.scratch.reserve(sizes, self.synchronize)
 
     def __call__(
@@ -158,43 +139,34 @@ class Executor:
         factor: Any = None,
     ) -> PreparedCall:
         """Validates and lays out a call once, for repeated calls on the same arrays: each then
-        costs the host little more than its launches. Arguments: as for a call. With the direct
-        protocol and ranks in several processes, all processes prepare their calls together; an
-        error of one is raised in all."""
+        costs the host little more than its launches. Arguments: as for a call. Each process does so
+        for itself, whatever arrays others have."""
         self.check()
-        ranks, states = self.links.ranks, self.links.states[self._number]
-        with ranks.telling() if self._is_read_remotely else nullcontext():
-            devices, op = ranks.devices, reduction(reduce_op)
-            arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
-            cut = self._cut(arguments)
-            scales = factor is not None
-            fields: dict[str, int] = {**vars(cut)}
-            if scales:
-                fields |= check_factor(self.plan, devices, factor, arguments.dtype, op)
-            programs = [self._program(state, arguments.dtype, op, scales) for state in states]
-        self.reserve(arguments.count, arguments.dtype.name)
-        remote = self.links.arrays.remote(arguments.views) if self._is_read_remotely else {}
+        devices, states = self.links.ranks.devices, self.links.states[self._number]
+        op, scales = reduction(reduce_op), factor is not None
+        arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
+        kind, count = arguments.dtype, arguments.count
+        check_slot(self.loaded, kind)
+        self._tables.cut(kind.size_bytes, count)  # refuses a call before it gets scratch
+        factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
+        programs = [self._program(state, kind, op, scales) for state in states]
+        memories, keeps = self._memories(arguments), (self, inputs, outputs, factor)
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
-        keeps = (self, inputs, outputs, factor)
-        starts = []
-        for state, program in zip(states, programs, strict=True):
-            for group in state.groups:
-                call = self._call(state, group, arguments, remote.get(state.device, {}), fields)
-                kernels = KERNELS if op is ReduceOp.AVG and group.divisions else KERNELS[:1]
-                launches = tuple(
-                    Launch(
-                        name,
-                        call,
-                        group.blocks,
-                        self.settings.threads,
-                        together and name == KERNELS[0],
-                        keeps,
-                    )
-                    for name in kernels
-                )
-                starts.append(Start(state.device, program, launches, group.stream))
-        return PreparedCall(tuple(starts), self.links.order, self.synchronize, self.check)
+        run, divide = KERNELS
+        places = [
+            (
+                state.plan,
+                program[run],
+                program[divide] if op is ReduceOp.AVG else 0,
+                self.links.registered.table(state.device),
+            )
+            for state, program in zip(states, programs, strict=True)
+        ]
+        order, threads = self.links.order, self.settings.threads
+        call = native.PlanCall(order, places, threads, together, keeps)
+        call.lay_out(kind.size_bytes, count, memories, **factors)
+        return PreparedCall(call, self.links, states)
 
     def synchronize(self) -> None:
         """Waits until all calls on the links' own streams are done. Raises K508 if a call on any
@@ -234,25 +206,22 @@ class Executor:
         or if they are closed; otherwise returns without waiting."""
         self.links.check()
 
-    def _cut(self, arguments: Arguments) -> Cut:
-        """The call's cut into tiles. R503 or R506 if there is none."""
-        check_slot(self.loaded, arguments.dtype)
-        cut = tables.cut(
-            self.loaded,
-            arguments.dtype.size_bytes,
-            arguments.count,
-            self.settings.slices_of(self.plan),
-        )
-        if cut.tiles > (most := _NUMBERS // self._steps):
-            raise R503.error(expected=f"at most {most} tiles a chunk", found=f"{cut.tiles} tiles")
-        return cut
+    def _memories(self, arguments: Arguments) -> list[tuple[int, list[tuple[int, int]]]]:
+        """The ranks of this process, with the addresses of their inputs, outputs and scratch in a
+        call; each with the number by which peers read it."""
+        item, links, found = arguments.dtype.size_bytes, self.links, []
+        sizes = self._tables.scratch_bytes(item, arguments.count)
+        is_direct = self.plan.protocol is Protocol.DIRECT
+        for rank, views in arguments.views.items():
+            pieces = [(view.address, view.elements * item) if view else (0, 0) for view in views]
+            pieces.append((links.scratch.of(rank, sizes[rank], self.synchronize), sizes[rank]))
+            number = links.registered.number
+            found.append(
+                (rank, [(at, number(rank, at, size) if is_direct else 0) for at, size in pieces])
+            )
+        return found
 
-    @property
-    def _is_read_remotely(self) -> bool:
-        """Whether other processes read messages from this process's arrays."""
-        return self.plan.protocol is Protocol.DIRECT and not self.links.ranks.is_one_process
-
-    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Any:
+    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Program:
         key = (state.device, dtype.name, op, scales)
         if key not in self._programs:
             variant = Variant(
@@ -269,46 +238,12 @@ class Executor:
             text = self._kernels.source(engine, variant)
             program = state.device.build(text, KERNELS)
             room = state.device.capacity(program, KERNELS[0], self.settings.threads)
-            if state.blocks > room:
+            if state.plan.blocks > room:
                 threads = self.settings.threads
                 raise K506.error(
                     expected=f"at most {room} blocks of {threads} threads at once on "
                     f"{state.device.name}",
-                    found=f"{state.blocks} blocks",
+                    found=f"{state.plan.blocks} blocks",
                 )
             self._programs[key] = program
         return self._programs[key]
-
-    def _call(
-        self,
-        state: DeviceState,
-        group: Group,
-        arguments: Arguments,
-        remote: Mapping[int, Pair],
-        fields: Mapping[str, int],
-    ) -> bytes:
-        """The argument of a launch. remote: inputs and outputs of other processes' ranks. fields:
-        of the cut and the factor."""
-        row = np.zeros(1, CALL)
-        values = {
-            **state.addresses(group),
-            "abort": self.links.abort.address,
-            "timeout_ns": int(self.timeout_s * 1e9),
-            **fields,
-            "slot_bytes": self.loaded.wiring.slot_bytes,
-            "slots_bytes": self.links.slots_bytes[kind_of_slots(self.plan)],
-            "chunks": self.plan.collective.chunks,
-            "slots": self.loaded.wiring.slots,
-            "steps": self._steps,
-            "division_count": group.divisions,
-        }
-        for name, value in values.items():
-            row[name] = value
-        buffers = row["buffers"].reshape(-1, 3)
-        pairs = {
-            rank: (first.address if first else 0, second.address if second else 0)
-            for rank, (first, second) in arguments.views.items()
-        }
-        for rank, pair in {**pairs, **remote}.items():
-            buffers[rank] = (*pair, self.links.scratch.address(state.device, rank) + self._front)
-        return row.tobytes()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sley.engine.devices.device_state import DeviceState
-from sley.engine.devices.tables import Rows
 from sley.engine.kernels import Kernels
 from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
 from sley.engine.program import Loaded
@@ -22,9 +21,9 @@ def failure(
     loaded = _with_groups(loaded, kernels.plan)
     stuck: dict[int, list[tuple[Status, Stuck]]] = {}
     for state in states:
-        for block, report in state.stuck():
-            found = Status(int(report["status"])), _stuck(loaded, kernels, block, report)
-            stuck.setdefault(int(loaded.plan.block_rank[block]), []).append(found)
+        for report in state.plan.stuck():
+            found = Status(report["status"]), _stuck(loaded, kernels, report)
+            stuck.setdefault(report["rank"], []).append(found)
     if not stuck:
         return None
     outcomes = {rank: _outcome(found) for rank, found in stuck.items()}
@@ -52,19 +51,18 @@ def _outcome(found: list[tuple[Status, Stuck]]) -> Outcome:
     return Outcome(ordered[0][0], 0.0, -1, 0, tuple(s for _, s in ordered))
 
 
-def _stuck(loaded: Loaded, kernels: Kernels, block: int, report: Rows) -> Stuck:
-    plan, o = loaded.plan, kernels.operands
-    rank = int(plan.block_rank[block])
-    first = loaded.programs[rank].first_row
-    reason, target = Reason(int(report["reason"])), int(report["target"])
+def _stuck(loaded: Loaded, kernels: Kernels, report: Mapping[str, int]) -> Stuck:
+    plan, o, rank = loaded.plan, kernels.operands, report["rank"]
+    first_block, first = int(plan.rank_block[rank]), loaded.programs[rank].first_row
+    block = first_block + report["block"]
+    reason, target = Reason(report["reason"]), report["target"]
     if reason is Reason.INSTRUCTION:
-        other = int(plan.rank_block[rank]) + target
-        target = int(plan.block_offset[other]) + int(report["number"]) - first
+        target = int(plan.block_offset[first_block + target]) + report["number"] - first
     elif reason is Reason.MESSAGE:
         target = int(o.receives.order[int(o.receives.offset[block]) + target])
     elif reason is Reason.SLOT:
         target = int(o.sends.order[int(o.sends.offset[block]) + target])
     else:
-        target = int(o.sends.order[int(o.sends.offset[plan.rank_block[rank]]) + target])
-    step = int(plan.block_offset[block]) + int(report["step"]) - first
-    return Stuck(step, int(report["tile"]), reason, target)
+        target = int(o.sends.order[int(o.sends.offset[first_block]) + target])
+    step = int(plan.block_offset[block]) + report["step"] - first
+    return Stuck(step, report["tile"], reason, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from weakref import finalize
 
@@ -14,10 +15,10 @@ from sley.engine import native
 from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.device import Device
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
-from sley.engine.devices.device_state import DeviceState, Launches
+from sley.engine.devices.device_state import DeviceState, plan_tables
 from sley.engine.devices.failures import failure
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
-from sley.engine.devices.memory import Scratch, SharedArrays
+from sley.engine.devices.memory import Registered, Scratch, SharedArrays
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
 from sley.engine.devices.windows import Lanes, single_messages
 from sley.engine.kernels import Kernels
@@ -89,10 +90,23 @@ class LinkSet:
         self.boxes = Mailboxes.of(operands, lanes, self.slots_bytes)
         self.mailboxes = self.ranks.allocate(self.boxes.size.tolist())
         self.launches = {device: self._launches_on(device) for device in self.ranks.places}
-        self.states = [self._states(k, own) for k, own in zip(self.kernels, lanes, strict=True)]
-        self.scratch = Scratch(self.ranks)
-        self.arrays = SharedArrays(self.ranks)
-        self.order = self.ranks.places[0].order(self.abort)
+        self.tables = [
+            plan_tables(k, own, self.settings, self.boxes, lane, self.slots_bytes)
+            for k, own, lane in zip(self.kernels, self.loaded, lanes, strict=True)
+        ]
+        behind = lanes[0].bases(self._windows)
+        segments = {
+            device: [by_rank[rank] for rank in range(count)] + behind
+            for device, by_rank in self.mailboxes.addresses.items()
+        }
+        self.states = [
+            [self._state(made, device, segments[device]) for device in self.launches]
+            for made in self.tables
+        ]
+        self.registered = Registered(self.ranks)
+        self.scratch = Scratch(self.ranks, self.registered)
+        self.arrays = SharedArrays(self.ranks, self.registered)
+        self.order = native.CallOrder(self.abort.array)
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this object, which
         would then live until the garbage collector finds the cycle."""
@@ -158,30 +172,30 @@ class LinkSet:
                 self._barrier.wait_for_others()
         finally:
             self._dropped.detach()
+            for state in chain(*self.states):
+                state.plan.free()
             del self.states, self.launches, self.mailboxes, self._windows
-            del self.scratch, self.arrays
+            del self.registered, self.scratch, self.arrays
 
     def _load(self, kernels: Kernels, received: int) -> Loaded:
         loaded = load(kernels.plan, *self.settings.slots_of(kernels.plan, received))
         return replace(loaded, homes=kernels.operands.homes)
 
-    def _launches_on(self, device: Device) -> Launches:
-        """The launches of each call on a device. Streams are the links', so that calls of all plans
-        use the same ones."""
+    def _launches_on(self, device: Device) -> list[tuple[list[int], Any]]:
+        """The ranks of each launch of a call on a device, ascending, and its stream by default.
+        Streams are the links', so that calls of all plans use the same ones."""
         ranks = self.ranks.on(device)
         if self.settings.launching is Launching.TOGETHER:
             return [(ranks, device.default_stream())]
         return [([rank], device.stream()) for rank in ranks]
 
-    def _states(self, kernels: Kernels, lanes: Lanes) -> list[DeviceState]:
-        """A plan's states on the devices of this process."""
-        addresses = self.mailboxes.addresses
-        return [
-            DeviceState.of(
-                device, own, kernels, self.boxes, addresses[device], lanes, self._windows
-            )
-            for device, own in self.launches.items()
-        ]
+    def _state(self, made: native.PlanTables, device: Device, segments: list[int]) -> DeviceState:
+        ranks, streams = zip(*self.launches[device], strict=True)
+        timeout_ns = int(self.timeout_s * 1e9)
+        plan = native.DevicePlan(
+            made, device.native, ranks, segments, self.abort.address, timeout_ns
+        )
+        return DeviceState(device, plan, list(streams))
 
     def _check_queues(self) -> None:
         """K506 if launches of the ranks on a device could wait for one another in a queue."""
@@ -201,10 +215,10 @@ class LinkSet:
         """K508 for the first call of which blocks have reported: calls that were started after it,
         of whatever plan, ended because of it. None without reports."""
         found = [
-            (int(report["ticks"]), number)
+            (report["ticks"], number)
             for number, states in enumerate(self.states)
             for state in states
-            for _, report in state.stuck()
+            for report in state.plan.stuck()
         ]
         if not found:
             return None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sley.engine.devices.device import Window
-from sley.engine.devices.tables import CELL, COUNTER, PEER, Rows
+from sley.engine.devices.tables import Rows, structure, symbol
 from sley.engine.devices.windows import Lanes
 from sley.engine.kernels.operands import Operands
 from sley.ir.connections import Connections
@@ -67,10 +66,10 @@ class Mailboxes:
             inside[kind_of_slots(o.plan)][at] |= lane.team == NONE
         # A rank without blocks has one in each launch, too.
         cells = np.max([np.diff(o.plan.rank_block) for o in every], axis=0).clip(1)
-        progress = cells * CELL.itemsize
-        size = _align(progress + cells * _WORD_BYTES, COUNTER.itemsize)
-        consumed = _append(size, src, COUNTER.itemsize)
-        published = _append(size, dst, COUNTER.itemsize)
+        progress = cells * structure("Cell").itemsize
+        of_counter = structure("Counter").itemsize
+        size = _align(progress + cells * _WORD_BYTES, of_counter)
+        consumed, published = (_append(size, rank, of_counter) for rank in (src, dst))
         slots = {}
         for kind, own in inside.items():
             size[:] = _align(size, _ALIGNMENT)
@@ -83,42 +82,26 @@ class Mailboxes:
         """The places of a plan's connections among those of all plans."""
         return np.searchsorted(self.keys, connections.keys)
 
-    def peers(
-        self,
-        operands: Operands,
-        addresses: Mapping[int, int],
-        device_ranks: set[int],
-        lanes: Lanes,
-        windows: Sequence[Window],
-    ) -> Rows:
-        """PEER rows of a plan, senders by block and then receivers by block, for the ranks of a
-        device.
-
-        addresses: each rank's mailbox, on the device.
-        """
+    def peers(self, operands: Operands, lanes: Lanes) -> Rows:
+        """Peer rows of a plan, senders by block and then receivers by block."""
         c = operands.connections
-        rows, all_rows = np.zeros(2 * len(c), PEER), self.rows(c)
-        slots = self.slots[kind_of_slots(operands.plan)]
-        in_window, switched = lanes.addresses(windows)
-        for start, ends, own, other in (
-            (0, operands.sends, c.src, c.dst),
-            (len(c), operands.receives, c.dst, c.src),
+        every, all_links = np.zeros(2 * len(c), structure("Peer")), self.rows(c)
+        own_slots = self.slots[kind_of_slots(operands.plan)]
+        in_window, switched = lanes.symbols(operands.plan.collective.ranks)
+        for rows, ends, other in (
+            (every[: len(c)], operands.sends, c.dst),
+            (every[len(c) :], operands.receives, c.src),
         ):
             order = ends.order
+            src, dst, link = c.src[order], c.dst[order], all_links[order]
             shared = np.bincount(ends.bundle, minlength=len(c))[ends.bundle] > 1
-            here = np.flatnonzero([int(rank) in device_ranks for rank in own[order]])
-            at, connection = start + here, order[here]
-            link = all_rows[connection]
-            src = np.array([addresses[int(rank)] for rank in c.src[connection]], np.int64)
-            dst = np.array([addresses[int(rank)] for rank in c.dst[connection]], np.int64)
-            rows["consumed"][at] = src + self.consumed[link]
-            rows["published"][at] = dst + self.published[link]
-            has_lane = lanes.team[connection] != NONE
-            rows["slots"][at] = np.where(has_lane, in_window[connection], dst + slots[link])
-            rows["switched"][at] = np.where(shared[connection], switched[connection], 0)
-            rows["rank"][at] = other[connection]
-            rows["messages"][at] = c.sends[connection]
-        return rows
+            rows["consumed"] = symbol(src.astype(np.int64), self.consumed[link])
+            rows["published"] = symbol(dst.astype(np.int64), self.published[link])
+            in_mailbox = symbol(dst.astype(np.int64), own_slots[link])
+            rows["slots"] = np.where(lanes.team[order] != NONE, in_window[order], in_mailbox)
+            rows["switched"] = np.where(shared, switched, 0)[order]
+            rows["rank"], rows["messages"] = other[order], c.sends[order]
+        return every
 
 
 def _align(size: LongArray, alignment: int) -> LongArray:

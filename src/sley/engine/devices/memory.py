@@ -1,59 +1,141 @@
-"""Memory of links: scratch, which grows, and arrays that other processes read."""
+"""Memory of links: what peers read of it, scratch, which grows, and arrays that other processes
+read."""
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
-from sley.engine.devices.arguments import Views
-from sley.engine.devices.device import Device, View
+import numpy as np
+
+from sley.engine import native
+from sley.engine.devices.device import Device, Memory
 from sley.engine.devices.device_ranks import DeviceRanks, SharedMemory
 from sley.engine.limits import whole
-from sley.engine.types import DATA_TYPES, data_type
-from sley.errors import Place
+from sley.engine.types import data_type
 from sley.errors.devices import K514
-from sley.errors.runtime import R503
 
-Pair = tuple[int, int]
+_MOST = 2**16
+"""The most rows of the table: calls have their numbers in 16 bits."""
+
+
+class Registered:
+    """The memory of this process that peers read with Direct, by number; kernels have a table of it
+    (`Setup::shifts` in `primitives/layout.hpp`).
+
+    Memory number 0 is what no peer reads, number 1 what only ranks of this process read, at the
+    addresses that it has here. The others are pieces that all peers have mapped. Rows of the table
+    never change, and tables that were outgrown stay, since calls may read both at any time.
+    """
+
+    def __init__(self, ranks: DeviceRanks) -> None:
+        self._ranks = ranks
+        self._pieces: list[tuple[int, int, int]] = []
+        """The begin, end and number of each piece, ascending."""
+        self._rows = np.full((4, ranks.count), native.HIDDEN, np.uint64)
+        self._rows[1, list(ranks.devices)] = 0
+        self._tables: list[dict[Device, Memory]] = []
+        self._room = 0
+        self._used = 0
+        self._use(2)
+
+    def add(self, memory: SharedMemory) -> None:
+        """Registers memory that all ranks have mapped, unless number 1 serves all of them. K514 if
+        they say of it no addresses."""
+        if self._ranks.is_one_process:
+            return
+        try:
+            seen = np.array([memory.seen[rank] for rank in range(self._ranks.count)], np.uint64)
+            seen = seen.reshape(self._ranks.count, self._ranks.count)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise K514.error(
+                expected="the addresses of memory in all processes", found=str(problem)
+            ) from None
+        for rank, own in memory.memories.items():
+            if not own.size_bytes or self._used == _MOST:
+                continue
+            if self._used == len(self._rows):
+                self._rows = np.concatenate([self._rows, np.full_like(self._rows, native.HIDDEN)])
+            self._rows[self._used] = seen[:, rank] - np.uint64(own.address)
+            insort(self._pieces, (own.address, own.address + own.size_bytes, self._used))
+            self._use(1)
+
+    def number(self, rank: int, address: int, size_bytes: int) -> int:
+        """The number of a rank's memory; 0 for none."""
+        if not size_bytes:
+            return 0
+        at = bisect_right(self._pieces, address, key=itemgetter(0)) - 1
+        if at >= 0 and address + size_bytes <= self._pieces[at][1]:
+            return self._pieces[at][2]
+        own = self._ranks.devices[rank]
+        return int(all(own.lends(address, place) for place in self._ranks.places if place != own))
+
+    def table(self, device: Device) -> int:
+        """The address of the table on a device of this process."""
+        return self._tables[-1][device].address
+
+    def _use(self, more: int) -> None:
+        """Gives the devices `more` rows, in a new table if the present one is full."""
+        first, row_bytes = self._used, self._rows[0].nbytes
+        self._used += more
+        if self._used > self._room:
+            first, self._room = 0, len(self._rows)
+            places = self._ranks.places
+            self._tables.append({place: place.allocate(self._rows.nbytes) for place in places})
+        for device, memory in self._tables[-1].items():
+            data = self._rows[first : self._used].view(np.uint8).reshape(-1)
+            device.write(memory, first * row_bytes, data)
 
 
 class Scratch:
     """The ranks' scratch, which grows with the largest call of any plan."""
 
-    def __init__(self, ranks: DeviceRanks) -> None:
-        self._ranks = ranks
-        self._sizes = [0] * ranks.count
-        self._addresses: dict[tuple[Device, int], int] = {}
-        self._made: list[SharedMemory] = []
+    def __init__(self, ranks: DeviceRanks, registered: Registered) -> None:
+        self._ranks, self._registered = ranks, registered
+        self._together = [0] * ranks.count
+        """The size of each rank's scratch that all processes made together."""
+        self._made: dict[int, list[Memory]] = {rank: [] for rank in ranks.devices}
+        """Calls on the caller's streams, and captured ones, may still use any of them."""
 
     def reserve(self, sizes: Sequence[int], wait: Callable[[], None]) -> None:
-        """Allocates scratch of sizes[r] bytes for each rank r; calls `wait` before it replaces
-        scratch. All processes decide alike, whether or not their own ranks have scratch."""
-        both = list(zip(sizes, self._sizes, strict=True))
+        """Makes scratch of sizes[r] bytes for each rank r, which all processes read; calls `wait`
+        before it allocates. All processes call this together, and decide alike."""
+        both = list(zip(sizes, self._together, strict=True))
         if all(size <= present for size, present in both):
             return
         wait()
-        # At least doubled: then the outgrown memories together don't exceed the current one. Calls
-        # on the caller's streams, and captured calls, may still use those.
+        # At least doubled: then the outgrown memories together don't exceed the current one.
         grown = [max(size, 2 * present) if size > present else 0 for size, present in both]
         memory = self._ranks.allocate(grown)
-        self._made.append(memory)
-        for rank, size in enumerate(grown):
-            if size:
-                self._sizes[rank] = size
-                for device, addresses in memory.addresses.items():
-                    self._addresses[device, rank] = addresses[rank]
+        self._registered.add(memory)
+        self._together = [max(new, present) for new, (_, present) in zip(grown, both, strict=True)]
+        for rank, own in memory.memories.items():
+            if own.size_bytes:
+                self._made[rank].insert(0, own)
 
-    def address(self, device: Device, rank: int) -> int:
-        """The address of a rank's scratch on a device of this process; 0 without scratch."""
-        return self._addresses.get((device, rank), 0)
+    def of(self, rank: int, size_bytes: int, wait: Callable[[], None]) -> int:
+        """The address of at least so many bytes of scratch of a rank of this process; 0 for none.
+        If there are too few, makes more after `wait`, which other processes don't read."""
+        if not size_bytes:
+            return 0
+        made = self._made[rank]
+        # Of those that all read, the first one is the largest.
+        found = next((one for one in made if one.size_bytes >= size_bytes), None)
+        if found is None:
+            wait()
+            most = max((one.size_bytes for one in made), default=0)
+            found = self._ranks.allocate_on(rank, max(size_bytes, 2 * most))
+            made.append(found)
+        return found.address
 
 
 class SharedArrays:
     """Arrays that other processes can read; each allocation has one for every rank."""
 
-    def __init__(self, ranks: DeviceRanks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: DeviceRanks, registered: Registered) -> None:
+        self._ranks, self._registered = ranks, registered
         self._made: list[SharedMemory] = []
 
     def empty(self, dtype: str, elements: int) -> dict[int, Any]:
@@ -62,58 +144,8 @@ class SharedArrays:
             elements, kind = whole(elements, "elements", 0), data_type(dtype)
         memory = self._ranks.allocate([elements * kind.size_bytes] * self._ranks.count)
         self._made.append(memory)
+        self._registered.add(memory)
         return {
             rank: device.array(memory.memories[rank], dtype, elements)
             for rank, device in self._ranks.devices.items()
         }
-
-    def remote(self, views: Views) -> dict[Device, dict[int, Pair]]:
-        """The addresses, on each device of this process, of the arrays of other processes' ranks in
-        a call: input and output, 0 for none. All processes call this together, each with the views
-        of its own ranks. R503, in every process, for an array that `empty` didn't make."""
-        own = {r: [self._place(r, view) for view in pair] for r, pair in views.items()}
-        found: dict[Device, dict[int, Pair]] = {device: {} for device in self._ranks.places}
-        for rank, places in self._ranks.gather(own).items():
-            if not isinstance(places, list) or len(places) != 2:
-                raise _no_place(rank, places)
-            for device, by_rank in found.items():
-                pair = [self._address(device, rank, place) for place in places]
-                if rank not in own:
-                    by_rank[rank] = (pair[0], pair[1])
-        return found
-
-    def _place(self, rank: int, view: View | None) -> list[int] | str | None:
-        """The number of the array that contains a view, and the view's offset in it, in bytes; a
-        description if no array contains it."""
-        if view is None or not view.elements:
-            return None
-        size = view.elements * DATA_TYPES[view.dtype].size_bytes
-        for number, made in enumerate(self._made):
-            memory = made.memories[rank]
-            at = view.address - memory.address
-            if at >= 0 and at + size <= memory.size_bytes:
-                return [number, at]
-        return "another array"
-
-    def _address(self, device: Device, rank: int, place: Any) -> int:
-        if place is None:
-            return 0
-        if isinstance(place, str):
-            raise R503.error(
-                at=Place(detail=f"rank {rank}"),
-                expected="arrays made by `empty`, since other processes read them",
-                found=place,
-            )
-        try:
-            number, at = place
-            return int(self._made[number].addresses[device][rank] + at)
-        except (TypeError, ValueError, IndexError):
-            raise _no_place(rank, place) from None
-
-
-def _no_place(rank: int, place: Any) -> Exception:
-    return K514.error(
-        expected=f"the place of an array of rank {rank}, in the order in which all processes made "
-        "them",
-        found=f"{place!r}",
-    )

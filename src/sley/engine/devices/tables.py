@@ -1,172 +1,46 @@
-"""Tables: a plan as kernels read it, in the structures of `codegen/primitives/layout.hpp`."""
+"""Tables: a plan as kernels read it, in the structures of `kernels/primitives/layout.hpp`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.engine import native
 from sley.engine.kernels import Kernels
 from sley.engine.kernels.operands import Places
-from sley.engine.program import Loaded
-from sley.errors.runtime import R506
 from sley.ir.connections import Messages
-from sley.ir.cut import UNIT_BYTES, longest_chunk
 from sley.ir.tables import NONE
-from sley.ir.words import SENDS_SOURCE, Buffer, LoopOrder, Protocol
-
-RANKS = 128
-"""The most ranks of a call: a kernel's arguments are limited to 4 KiB."""
-
-
-def _structure(*fields: tuple[str, str], **lengths: int) -> np.dtype[np.void]:
-    """A C structure. lengths: of the fields that are arrays, by name."""
-    shaped = [(n, t, lengths[n]) if n in lengths else (n, t) for n, t in fields]
-    return np.dtype(shaped, align=True)
-
-
-def _of(kind: str, names: str) -> list[tuple[str, str]]:
-    return [(name, kind) for name in names.split()]
-
-
-CELL = _structure(("ticks", "u8"), ("unused", "u8"), unused=7)
-COUNTER = _structure(*_of("u8", "value last last_flagged unused"), unused=5)
-REPORT = _structure(
-    ("status", "u8"),
-    *_of("u4", "step reason"),
-    ("tile", "i8"),
-    *_of("u4", "target number"),
-    ("ticks", "u8"),
-)
-PEER = _structure(*_of("u8", "published consumed slots switched"), *_of("i4", "rank messages"))
-BLOCK = _structure(
-    *_of("i4", "rank number kind member first_sender senders first_receiver receivers"),
-    *_of("i4", "rank_sender first_step steps first_condition conditions first_home"),
-    *_of("i4", "cell stride cells"),
-    *_of("u8", "progress first_cell report"),
-)
-INSTRUCTION = _structure(
-    *_of("u1", "op flags"),
-    ("waits", "u2"),
-    ("count", "i4"),
-    *_of("u4", "src dst"),
-    *_of("i4", "from from_message to to_message"),
-    ("pulled", "u4"),
-    *_of("i4", "first_wait divisor"),
-    *_of("u2", "from_members to_members"),
-)
-CONDITION = _structure(("target", "i4"), ("number_held", "u4"))
-DIVISION = _structure(("rank", "i4"), ("chunk", "u4"), ("divisor", "i4"))
-CALL = _structure(
-    *_of(
-        "u8",
-        "blocks peers instructions conditions divisions homes abort timeout_ns factor factor_at",
-    ),
-    *_of("i8", "count chunk least tile slot_bytes slots_bytes"),
-    *_of("i4", "tiles left_over chunks slots steps division_count slices is_even"),
-    ("buffers", "u8"),
-    buffers=3 * RANKS,
-)
+from sley.ir.words import SENDS_SOURCE, Buffer
 
 _MEMORY_SHIFT = 30
-_VECTOR_BYTES = 16
-_WORD_BYTES = 8
-_LINE_BYTES, _LINE_WORDS = 128, 15
-
-_LEAST_SLICE_BYTES = 30 << 10
-"""The least bytes of a slice: what the threads of a block load of an operand at once, 480 of them
-64 bytes each. Smaller ones would take as long."""
-
-_RUNS = 3
-"""The runs of a chunk that may be at the place of another one (`primitives/execute.hpp`)."""
 
 Rows = NDArray[np.void]
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A call's cut into chunks and tiles, as kernels read it (`docs/machine.md`, "Memory").
-
-    count: elements of a block. chunk: of the longest chunk, in whole units. least: in the whole
-    units that all chunks have. tile: of a tile. tiles: of the longest chunk. slices: tiles that an
-    instruction runs in a row. left_over: units of a block beyond the least. is_even: whether all
-    chunks have `chunk` elements.
-    """
-
-    count: int
-    chunk: int
-    least: int
-    tile: int
-    tiles: int
-    slices: int
-    left_over: int
-    is_even: bool
+@cache
+def structure(name: str) -> np.dtype[np.void]:
+    """A structure of `layout.hpp`, by its name there."""
+    found: np.dtype[np.void] = np.dtype(native.structure(name))
+    return found
 
 
-def cut(loaded: Loaded, item_bytes: int, count: int, slices: int) -> Cut:
-    """The cut of a call of `count` elements a block, of `item_bytes` each; R506 if a slot is
-    smaller than the smallest tile.
-
-    slices: tiles in a row, in tile order. Chunks that are smaller than so many tiles are cut into
-        so many smaller ones, down to `_LEAST_SLICE_BYTES`."""
-    chunks, unit = loaded.plan.collective.chunks, UNIT_BYTES // item_bytes
-    units, left_over = divmod(-(-count // unit), chunks)
-    chunk, tile = longest_chunk(chunks, count, item_bytes), tile_elements(loaded, item_bytes)
-    if tile == 0:
-        least = _least_bytes(loaded) * (_RUNS if loaded.homes.misplaced else 1)
-        raise R506.error(
-            expected=f"slot_bytes >= {loaded.max_count * least}: {least} for each of "
-            f"{loaded.max_count} chunks of a message",
-            found=f"slot_bytes={loaded.wiring.slot_bytes}",
-        )
-    if loaded.plan.loop_order is LoopOrder.TILE:
-        part = -(-chunk // (slices * unit)) * unit
-        least = max(_LEAST_SLICE_BYTES // (loaded.max_count * UNIT_BYTES), 1) * unit
-        tile = min(tile, max(part, least))
-    tiles = -(-chunk // tile)
-    return Cut(
-        count=count,
-        chunk=chunk,
-        least=units * unit,
-        tile=tile,
-        tiles=tiles,
-        slices=slices if loaded.plan.loop_order is LoopOrder.TILE else tiles,
-        left_over=left_over,
-        is_even=chunk * chunks == count,
-    )
-
-
-def tile_elements(loaded: Loaded, item_bytes: int) -> int:
-    """Elements of a tile: the most for which the longest message fits into a slot; 0 if none does.
-
-    A message of Simple takes whole vectors; LL takes 16 bytes for 8 of data, LL128 lines of 128
-    bytes for 120. So does each of the runs of a chunk that may be at the place of another one.
-    """
-    room = loaded.wiring.slot_bytes // loaded.max_count
-    if loaded.homes.misplaced:
-        room = max(room - (_RUNS - 1) * _least_bytes(loaded), 0)
-    match loaded.plan.protocol:
-        case Protocol.LL:
-            data_bytes = room // _VECTOR_BYTES * _WORD_BYTES
-        case Protocol.LL128:
-            data_bytes = room // _LINE_BYTES * _LINE_WORDS * _WORD_BYTES
-        case _:
-            data_bytes = room // _VECTOR_BYTES * _VECTOR_BYTES
-    return data_bytes // item_bytes
-
-
-def _least_bytes(loaded: Loaded) -> int:
-    """The least bytes of data in a slot."""
-    return _LINE_BYTES if loaded.plan.protocol is Protocol.LL128 else _VECTOR_BYTES
+def symbol(segment: Any, offset: Any) -> Any:
+    """An address in tables, for which each device puts its own: a segment and an offset in it
+    (`native/devices/plan_tables.hpp`). 0 is no address."""
+    return (segment + 1) << native.OFFSET_BITS | offset
 
 
 def blocks(kernels: Kernels) -> Rows:
-    """BLOCK rows of all blocks; the caller fills in the addresses, and the numbers of a launch."""
-    plan, o = kernels.plan, kernels.operands
-    rows = np.zeros(len(plan.block_rank), BLOCK)
+    """Block rows of all blocks with instructions, rank after rank; a rank without any has one
+    block, too, which only counts the call. The caller fills in the addresses, and the cells."""
+    plan, o, kind = kernels.plan, kernels.operands, kernels.kinds.kind
+    every = np.zeros(len(kind) + plan.collective.ranks, structure("Block"))
+    rows, idle = every[: len(kind)], every[len(kind) :]
     rows["rank"], rows["number"] = plan.block_rank, plan.block_number
-    rows["kind"], rows["member"] = kernels.kinds.kind, kernels.kinds.member
+    rows["kind"], rows["member"] = kind, kernels.kinds.member
     rows["first_sender"], rows["senders"] = o.sends.offset[:-1], np.diff(o.sends.offset)
     rows["first_receiver"] = len(o.connections) + o.receives.offset[:-1]
     rows["receivers"] = np.diff(o.receives.offset)
@@ -175,13 +49,21 @@ def blocks(kernels: Kernels) -> Rows:
     first = o.conditions.offset[plan.block_offset]
     rows["first_condition"], rows["conditions"] = first[:-1], np.diff(first)
     rows["first_home"] = o.homes.offset[plan.block_rank]
-    return rows
+    idle["rank"], idle["kind"] = np.arange(len(idle)), NONE
+    busy = kind != NONE
+    needed = np.append(busy, np.isin(idle["rank"], rows["rank"][busy], invert=True))
+    found: Rows = every[needed]
+    found = found[np.argsort(found["rank"], kind="stable")]
+    rank = found["rank"]
+    first, end = (np.searchsorted(rank, rank, side) for side in ("left", "right"))
+    found["cell"], found["stride"] = np.arange(len(rank)) - first, end - first
+    return found
 
 
 def instructions(kernels: Kernels) -> Rows:
-    """INSTRUCTION rows, for the interpreter."""
+    """Instruction rows, for the interpreter."""
     o, t = kernels.operands, kernels.plan.instructions
-    rows = np.zeros(len(t), INSTRUCTION)
+    rows = np.zeros(len(t), structure("Instruction"))
     rows["op"], rows["flags"], rows["count"] = t.op, _flags(kernels), t.count
     rows["waits"] = np.diff(o.conditions.offset)
     rows["first_wait"] = o.conditions.offset[:-1]
@@ -212,29 +94,26 @@ def _flags(kernels: Kernels) -> NDArray[np.uint8]:
 
 
 def conditions(kernels: Kernels) -> Rows:
-    """CONDITION rows, for the interpreter."""
+    """Condition rows, for the interpreter."""
     c = kernels.operands.conditions
-    rows = np.zeros(len(c.target), CONDITION)
+    rows = np.zeros(len(c.target), structure("Condition"))
     rows["target"] = c.target
     rows["number_held"] = c.number.astype(np.uint32) | c.held.astype(np.uint32) << 31
     return rows
 
 
-def divisions(kernels: Kernels, ranks: list[int]) -> Rows:
-    """DIVISION rows: the output chunks of `ranks` that AVG divides at the end of a call."""
+def divisions(kernels: Kernels) -> Rows:
+    """Division rows: the output chunks that AVG divides at the end of a call, rank after rank."""
     c = kernels.plan.collective
-    memory = Buffer.INPUT if c.in_place else Buffer.OUTPUT
-    parts = [np.zeros(0, DIVISION)]
-    for rank in ranks:
-        first, last = c.output_offset[rank], c.output_offset[rank + 1]
-        divisor = kernels.operands.averages.at_end[first:last]
-        at = np.flatnonzero(divisor > 1)
-        rows = np.zeros(len(at), DIVISION)
-        base = int(c.output_base[rank]) if c.in_place else 0
-        rows["rank"], rows["divisor"] = rank, divisor[at]
-        rows["chunk"] = (at + base).astype(np.uint32) | np.uint32(memory << _MEMORY_SHIFT)
-        parts.append(rows)
-    return np.concatenate(parts)
+    divisor = kernels.operands.averages.at_end
+    at = np.flatnonzero(divisor > 1)
+    rank = np.searchsorted(c.output_offset, at, "right") - 1
+    memory, base = (Buffer.INPUT, c.output_base[rank]) if c.in_place else (Buffer.OUTPUT, 0)
+    rows = np.zeros(len(at), structure("Division"))
+    rows["rank"], rows["divisor"] = rank, divisor[at]
+    chunk = at - c.output_offset[rank] + base
+    rows["chunk"] = chunk.astype(np.uint32) | np.uint32(memory << _MEMORY_SHIFT)
+    return rows
 
 
 def _bits(places: Places) -> NDArray[np.uint32]:

@@ -6,35 +6,24 @@ be tested without a GPU and under sanitizers. For fast collectives on CPUs use `
 
 from __future__ import annotations
 
-import ctypes
-import mmap
+import atexit
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from threading import Lock
-from typing import Any, ClassVar
-from weakref import WeakSet
+from typing import Any
 
 import numpy as np
 
 from sley.engine import native
-from sley.engine.devices.device import (
-    Bytes,
-    CallOrder,
-    Device,
-    HostMemory,
-    Launch,
-    Memory,
-    Start,
-    View,
-    Window,
-)
+from sley.engine.devices.device import Bytes, Device, HostMemory, Memory, Program, View, Window
 from sley.engine.devices.shared_files import map_bytes
 from sley.engine.types import ARRAY_TYPES, DATA_TYPES, name_of
-from sley.errors import Place
+from sley.errors import Place, SleyError
 from sley.errors.devices import K503, K504, K506, K507, K510, K513, K514, K517, K519
 from sley.errors.disk_cache import cached
 from sley.errors.runtime import R504
@@ -56,14 +45,12 @@ class ThreadsDevice(Device):
 
     platform = "cpu"
     keeps_launched = True
-    _streams: ClassVar[dict[int, WeakSet[_Stream]]] = {}
-    """The streams by device number: devices with the same number are equal."""
-    _lock: ClassVar[Lock] = Lock()
 
     def __init__(self, number: int = 0, *, flags: Sequence[str] = ()) -> None:
         self.number = number
         self.name = f"threads of this machine (device {number})"
         self._flags = tuple(flags)
+        self.native: native.ThreadsDevice = _device(number)
         self._default = self.stream()
 
     @classmethod
@@ -79,36 +66,30 @@ class ThreadsDevice(Device):
     def __hash__(self) -> int:
         return hash(("threads", self.number))
 
-    def build(self, text: str, functions: Sequence[str]) -> ctypes.CDLL:
+    def build(self, text: str, functions: Sequence[str]) -> Program:
+        library = str(self.compiled(text))
+        return {name: self.native.function(library, name) for name in functions}
+
+    def compiled(self, text: str) -> Path:
+        """The shared object that the compiler makes of a text, in the cache on disk. K513 without a
+        compiler, K503 if the text doesn't compile."""
         compiler = _compiler()
         command = [compiler, *_FLAGS, *self._flags]
         key = [text, *command, _version(compiler)]
-        library = cached(key, ".so", lambda path: _compile(command, text, path))
-        return ctypes.CDLL(str(library))
+        return cached(key, ".so", lambda path: _compile(command, text, path))
 
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
         """See `Device.allocate`. An anonymous file, which other processes open by its descriptor
         in this process."""
         try:
-            descriptor = os.memfd_create("sley")
-            os.ftruncate(descriptor, max(size_bytes, 1))
-            return _map_file(descriptor, size_bytes)
+            made = self.native.allocate(size_bytes)
         except OSError as problem:
             raise K507.error(expected=f"{size_bytes} bytes", found=str(problem)) from problem
-
-    def allocate_host(self, size_bytes: int) -> HostMemory:
-        array = np.zeros(size_bytes, np.uint8)
-        return HostMemory(array.ctypes.data, array, array)
+        return Memory(made.address, size_bytes, made)
 
     def map_host(self, path: str, size_bytes: int) -> HostMemory:
         mapped = map_bytes(path, size_bytes)
         return HostMemory(mapped.ctypes.data, mapped, mapped)
-
-    def write(self, memory: Memory, offset: int, data: Bytes) -> None:
-        _bytes_of(memory, offset, len(data))[:] = data
-
-    def read(self, memory: Memory, offset: int, data: Bytes) -> None:
-        data[:] = _bytes_of(memory, offset, len(data))
 
     def reach(self, other: Device) -> None:
         """See `Device.reach`. Threads can access all memory of their process."""
@@ -153,8 +134,8 @@ class ThreadsDevice(Device):
             ) from None
         try:
             file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
-            every = _map_file(file, start + size)
-            return Memory(every.address + start, size, every.owner)
+            made = self.native.map(file, start + size)
+            return Memory(made.address + start, size, made)
         except (OSError, ValueError) as problem:
             raise K514.error(
                 expected=f"memory of process {process}", found=str(problem)
@@ -181,133 +162,51 @@ class ThreadsDevice(Device):
             raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"{name} in {what}")
         return View(array.ctypes.data, array.size, name, bool(array.flags.writeable))
 
-    def capacity(self, program: Any, function: str, threads: int) -> int:
+    def capacity(self, program: Program, function: str, threads: int) -> int:
         return _MOST_THREADS
 
     def array(self, memory: Memory, dtype: str, elements: int) -> Any:
         kind = DATA_TYPES[dtype].array
-        return _bytes_of(memory, 0, elements * kind.itemsize).view(kind)
+        array: Bytes = memory.owner.array(memory.address, elements * kind.itemsize)
+        return array.view(kind)
 
     def default_stream(self) -> _Stream:
         return self._default
 
     def stream(self) -> _Stream:
-        stream = _Stream()
-        with self._lock:
-            self._streams.setdefault(self.number, WeakSet()).add(stream)
-        return stream
+        return _Stream(self.native.stream())
 
-    def order(self, abort: HostMemory) -> _ThreadsOrder:
-        return _ThreadsOrder()
-
-    def launch(self, program: Any, launch: Launch, stream: _Stream) -> None:
-        kernel = getattr(program, launch.function)
-        stream.start(lambda: _start(kernel, launch))
-
-    def synchronize(self, stream: _Stream | None) -> None:
-        with self._lock:
-            every = list(self._streams[self.number])
-        for each in every if stream is None else [stream]:
-            each.join()
+    def stream_address(self, stream: Any) -> int:
+        if not isinstance(stream, _Stream):
+            raise K517.error(expected="a stream as `stream()` makes it", found=f"{stream!r}")
+        return stream.made.address
 
 
+@dataclass(frozen=True, eq=False)
 class _Stream:
-    """A stream: runs its launches in order, one at a time."""
-
-    def __init__(self) -> None:
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sley")
-        self._problems: list[Exception] = []
-
-    def start(self, work: Callable[[], Any]) -> Future[None]:
-        return self._worker.submit(self._run, work)
-
-    def join(self) -> None:
-        """Waits for all work started before; several threads may wait at the same time."""
-        self.start(_nothing).result()
-        if self._problems:
-            raise self._problems.pop(0)
-
-    def _run(self, work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except Exception as problem:  # `join` raises it
-            self._problems.append(problem)
+    made: native.Resource
 
 
-class _ThreadsOrder(CallOrder):
-    def __init__(self) -> None:
-        self._behind: dict[int, tuple[_Stream, Future[None]]] = {}
-        """The stream of each start of the last call, and a point behind it."""
-
-    def prepare(self, starts: Sequence[Start]) -> Callable[[Sequence[Any], bool], bool]:
-        # All runs are started before all divisions, as on GPUs.
-        most = max((len(start.launches) for start in starts), default=0)
-        turns = [
-            (number, start, start.launches[turn])
-            for turn in range(most)
-            for number, start in enumerate(starts)
-            if turn < len(start.launches)
-        ]
-
-        def begin(streams: Sequence[Any], recorded: bool) -> bool:
-            for stream in streams:
-                if not isinstance(stream, _Stream):
-                    wanted = "a stream as `stream()` makes it"
-                    raise K517.error(expected=wanted, found=f"{stream!r}")
-            for number, stream in enumerate(streams):
-                before, last = self._behind.get(number, (stream, None))
-                if last is not None and before is not stream:
-                    stream.start(last.result)
-            with native.LaunchTurn():
-                for number, start, launch in turns:
-                    start.device.launch(start.program, launch, streams[number])
-            if recorded:
-                for number, stream in enumerate(streams):
-                    self._behind[number] = stream, stream.start(_nothing)
-            return True
-
-        return begin
+def too_few(blocks: int, started: int) -> SleyError:
+    """K506 for a kernel with more blocks than it has started threads."""
+    return K506.error(
+        expected=f"{blocks} threads at once, one for each block",
+        found=f"{started} that this machine starts",
+    )
 
 
-class _Mapping:
-    """A mapped file, and an array over its bytes."""
-
-    def __init__(self, descriptor: int, size_bytes: int) -> None:
-        self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, max(size_bytes, 1))
-        self.array: Bytes = np.frombuffer(self._map, np.uint8)
-        self.address = self.array.ctypes.data
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+@cache
+def _device(number: int) -> native.ThreadsDevice:
+    """The device in C++ that all of one number share."""
+    made = native.ThreadsDevice()
+    atexit.register(_finish, made)
+    return made
 
 
-def _nothing() -> None:
-    """Work that marks a point on a stream."""
-
-
-def _start(kernel: Any, launch: Launch) -> None:
-    """Runs a kernel; K506 if it has fewer threads than blocks. The argument keeps `launch.keeps`
-    alive until the kernel has ended."""
-    started = kernel(ctypes.c_char_p(launch.call), ctypes.c_int(launch.blocks))
-    if started < launch.blocks:
-        raise K506.error(
-            expected=f"{launch.blocks} threads at once, one for each block",
-            found=f"{started} that this machine starts",
-        )
-
-
-def _bytes_of(memory: Memory, offset: int, size_bytes: int) -> Bytes:
-    """Bytes of `memory`, which may be a part of its owner's memory, from `offset` on."""
-    start = memory.address - memory.owner.address + offset
-    part: Bytes = memory.owner.array[start : start + size_bytes]
-    return part
-
-
-def _map_file(descriptor: int, size_bytes: int) -> Memory:
-    mapping = _Mapping(descriptor, size_bytes)
-    return Memory(mapping.address, size_bytes, mapping)
+def _finish(device: native.ThreadsDevice) -> None:
+    """Waits for all streams: when the process ends, kernels would lose their memory."""
+    with suppress(SleyError):
+        device.synchronize(None)
 
 
 def _compiler() -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.engine.devices.device import Device, Window
+from sley.engine.devices.tables import symbol
 from sley.engine.kernels import switches
 from sley.engine.kernels.operands import BlockEnds, Operands
 from sley.engine.kernels.switches import teams
@@ -64,7 +65,7 @@ class Lanes:
     """Where the slots of a plan's connections are that belong to bundles.
 
     teams: the ranks of each team of all plans over the same links, ascending. sizes: the bytes of a
-    part of each team's window.
+    part of each team's window. lanes: the team and the offset of each lane.
     team: int32 (connections,), the team of each connection; NONE if its slots are in a mailbox.
     owner: int32 (connections,), the rank in whose part its slots are: the receiver, or the sender
     if a switch reads them. offset: int64 (connections,), their offset in the part, in bytes.
@@ -72,6 +73,7 @@ class Lanes:
 
     teams: list[tuple[int, ...]]
     sizes: list[int]
+    lanes: list[tuple[int, int]]
     team: IntArray
     owner: IntArray
     offset: LongArray
@@ -81,7 +83,7 @@ class Lanes:
         """The lanes of each of several plans; slots_bytes: of all slots of a connection. Bundles
         have one lane if they are the same connections, at the same end: nobody else writes it."""
         found = sorted({team for o in every if len(o.plan.groups) for team in teams(o.plan)})
-        sizes, lanes = [0] * len(found), dict[tuple[str, bytes], int]()
+        sizes, lanes = [0] * len(found), dict[tuple[str, bytes], tuple[int, int]]()
         room = -(-slots_bytes // LANE_ALIGNMENT) * LANE_ALIGNMENT
         made = []
         for o in every:
@@ -95,22 +97,31 @@ class Lanes:
                 for members in _bundles(ends):
                     ranks = {int(own[members[0]]), *others[members].tolist()}
                     at = found.index(tuple(sorted(ranks)))
-                    lane = lanes.setdefault((word, c.keys[members].tobytes()), sizes[at])
+                    key = word, c.keys[members].tobytes()
+                    _, lane = lanes.setdefault(key, (at, sizes[at]))
                     sizes[at] = max(sizes[at], lane + room)
                     team[members], owner[members], offset[members] = at, others[members], lane
-            made.append(cls(found, sizes, team, owner, offset))
-        return made
+            made.append((team, owner, offset))
+        return [cls(found, sizes, list(lanes.values()), *own) for own in made]
 
-    def addresses(self, windows: Sequence[Window]) -> tuple[LongArray, LongArray]:
-        """int64 (connections,), twice: the addresses of the connections' slots, and those behind
-        the switch; 0 for connections without a lane."""
+    def symbols(self, ranks: int) -> tuple[LongArray, LongArray]:
+        """int64 (connections,), twice: the connections' slots, and the same behind the switch, as
+        symbols whose segments are behind those of `ranks` mailboxes; 0 without a lane."""
         slots, switched = np.zeros((2, len(self.team)), np.int64)
+        first = ranks + np.cumsum([0, *map(len, self.teams)])
+        behind = {lane: int(first[-1]) + number for number, lane in enumerate(self.lanes)}
         for k in np.flatnonzero(self.team != NONE).tolist():
-            team, window = int(self.team[k]), windows[self.team[k]]
-            part = window.parts[self.teams[team].index(int(self.owner[k]))]
-            slots[k] = part.address + self.offset[k]
-            switched[k] = window.through(int(self.offset[k]))
+            team, offset = int(self.team[k]), int(self.offset[k])
+            part = self.teams[team].index(int(self.owner[k]))
+            slots[k] = symbol(int(first[team]) + part, offset)
+            switched[k] = symbol(behind[team, offset], 0)
         return slots, switched
+
+    def bases(self, windows: Sequence[Window]) -> list[int]:
+        """The addresses of these segments: the parts of all windows, and the lanes behind their
+        switches."""
+        parts = [part.address for window in windows for part in window.parts]
+        return parts + [windows[team].through(offset) for team, offset in self.lanes]
 
 
 def _bundles(ends: BlockEnds) -> list[LongArray]:

@@ -35,10 +35,10 @@ shared memory."""
 _SHARED_BYTES = 48 << 10
 """The shared memory that a block has on every GPU."""
 
-_STATE_BYTES, _PEER_BYTES, _WAIT_BYTES = 1024, 112, 32
+_STATE_BYTES, _PEER_BYTES, _LENT_BYTES, _WAIT_BYTES = 1024, 112, 48, 32
 _STEP_BYTES, _CONDITION_BYTES = 48, 8
 """Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`): at most 1 KiB, and for each
-connection of its senders and receivers, wait, instruction and condition."""
+connection of its senders and receivers (more with Direct), wait, instruction and condition."""
 
 _LEAST = 32
 """The least connections and waits for which a text has room. Nearly all plans need fewer, so that
@@ -169,7 +169,7 @@ def _too_large(number: int, limit: int, what: str) -> list[Diagnostic]:
 def _check_shared(operands: Operands) -> None:
     """K521 if a block's state doesn't fit into shared memory."""
     connections, waits = _connections(operands), _longest(operands.conditions.offset)
-    needed = _state_bytes(*_rooms(operands))
+    needed = _state_bytes(operands, *_rooms(operands))
     if needed > _SHARED_BYTES:
         raise K521.error(
             expected=f"at most {_SHARED_BYTES:,} bytes of shared memory for a block's state",
@@ -178,8 +178,10 @@ def _check_shared(operands: Operands) -> None:
         )
 
 
-def _state_bytes(connections: int, waits: int) -> int:
-    return _STATE_BYTES + _PEER_BYTES * connections + _WAIT_BYTES * waits
+def _state_bytes(operands: Operands, connections: int, waits: int) -> int:
+    is_direct = operands.plan.protocol is Protocol.DIRECT
+    of_connection = _PEER_BYTES + _LENT_BYTES * is_direct
+    return _STATE_BYTES + of_connection * connections + _WAIT_BYTES * waits
 
 
 def _connections(operands: Operands) -> int:
@@ -197,7 +199,7 @@ def _rooms(operands: Operands) -> tuple[int, int]:
     needed = _connections(operands), _longest(operands.conditions.offset)
     for least in (_LEAST, 1):
         connections, waits = (_round_up(max(number, least)) for number in needed)
-        if _state_bytes(connections, waits) <= _SHARED_BYTES:
+        if _state_bytes(operands, connections, waits) <= _SHARED_BYTES:
             break
     return connections, waits
 
@@ -209,7 +211,7 @@ def _sizes(operands: Operands) -> dict[str, object]:
     longest = max(_longest(plan.block_offset), _longest(offset[plan.block_offset]))
     copied = (_STEP_BYTES + _CONDITION_BYTES) * _SHARED_STEPS
     fits = longest <= _SHARED_STEPS
-    fits = fits and _state_bytes(connections, waits) + copied <= _SHARED_BYTES
+    fits = fits and _state_bytes(operands, connections, waits) + copied <= _SHARED_BYTES
     return {
         "SLEY_PROTOCOL": list(Protocol).index(plan.protocol),
         "SLEY_MISPLACED": int(operands.homes.misplaced),

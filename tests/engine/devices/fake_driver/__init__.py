@@ -116,7 +116,7 @@ class FakeDriver:
         self._library.fake_used.restype = ctypes.c_longlong
         self._library.fake_set.restype = ctypes.c_longlong
         self._library.fake_set.argtypes = [ctypes.c_char_p, ctypes.c_longlong]
-        self._library.fake_kernel.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_size_t]
+        self._library.fake_kernel.argtypes = [ctypes.c_char_p] + [ctypes.c_size_t] * 2
         self._before: dict[str, int] = {}
         self._failing: set[str] = set()
         self._kernels: set[str] = set()
@@ -144,15 +144,12 @@ class FakeDriver:
         self._before, self._failing, self._kernels = {}, set(), set()
         self.journal()
 
-    def kernel(
-        self, name: str, call_bytes: int, library: Path | None = None, symbol: str = ""
-    ) -> None:
-        """What a launch of the kernel `name` does: calls `void symbol(const void* call, int
-        blocks)` of `library` on the stream's thread; without one, nothing. call_bytes: the size of
+    def kernel(self, name: str, call_bytes: int, address: int = 0) -> None:
+        """What a launch of the kernel `name` does: calls `void kernel(const void* call, int
+        blocks)` at an address on the stream's thread; without one, nothing. call_bytes: the size of
         its argument."""
         self._kernels.add(name)
-        path = str(library).encode() if library else b""
-        assert self._library.fake_kernel(name.encode(), path, symbol.encode(), call_bytes)
+        self._library.fake_kernel(name.encode(), address, call_bytes)
 
     def at_launch(self, call: Callable[[], None] | None) -> None:
         """Call a function before each launch, until `reset`."""

@@ -19,7 +19,7 @@ from fake_driver import FakeDriver, array_on, refused
 from sley.engine.devices import Engine, Executor, Launching, LinkSet, Settings
 from sley.engine.devices.cuda import CudaDevice, driver
 from sley.engine.devices.cuda.arrays import CudaArray
-from sley.engine.devices.tables import CALL
+from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
 from support.devices.device_calls import current, threads
@@ -39,9 +39,8 @@ def stand_in(
     """Run the plan's kernels for CPUs where its kernels for GPUs are launched."""
     variant = Variant(Platform.CPU, DATA_TYPES["float32"].number, op)
     text = Kernels.of(plan, switches=switches).source(engine, variant)
-    library = threads().build(text, KERNELS)
-    for name in KERNELS:
-        fake.kernel(name, CALL.itemsize, library._name, name)
+    for name, address in threads().build(text, KERNELS).items():
+        fake.kernel(name, structure("Call").itemsize, address)
 
 
 def arrays(devices: list[CudaDevice], values: list[Any]) -> list[CudaArray]:
@@ -131,6 +130,18 @@ def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) 
         ]
     device.synchronize(stream)
     assert {float(value) for array in data for value in values(device, array)} == {RANKS**4}
+
+
+def test_a_call_that_was_given_up_is_not_launched(fake: FakeDriver, device: CudaDevice) -> None:
+    plan = ring()
+    executor = Executor(plan, [device] * RANKS)
+    call = executor.prepare(arrays([device] * RANKS, [np.ones(64)] * RANKS))
+    stream = device.stream()
+    call(stream)
+    assert "cuLaunchKernelEx" in fake.journal()
+    executor.links.abort.array[0] = 1
+    call(stream)
+    assert "cuLaunchKernelEx" not in fake.journal()
 
 
 def test_too_many_blocks_are_refused_before_the_launch(
@@ -257,21 +268,20 @@ def test_lines_between_devices_without_native_atomics_are_refused(fake: FakeDriv
     Executor(ring(protocol="ll128"), two)
 
 
-def test_memory_that_the_other_device_cannot_read_is_refused(fake: FakeDriver) -> None:
+def test_memory_that_the_other_device_cannot_read_is_copied_to_it(fake: FakeDriver) -> None:
     fake.set(devices=2)
-    two = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
-    direct, simple = (Executor(ring(protocol=p), two) for p in ("direct", "simple"))
-    plain = arrays(two, [[0.0] * 8] * RANKS)
+    two, plan = [CudaDevice.open(rank % 2) for rank in range(RANKS)], ring(protocol="direct")
+    stand_in(fake, plan, Engine.INTERPRETED)
+    on = Executor(plan, two, Settings(Engine.INTERPRETED))
+    data = arrays(two, [[1.0] * 8] * RANKS)
     fake.set(pooled=1)
-    pooled = arrays(two, [[0.0] * 8] * RANKS)
-    error = str(refused("K524", direct.prepare, [*plain[:3], pooled[3]]))
-    assert "data of rank 3" in error
-    assert "(device 1) that Stand-in (device 0) can access" in error
-    direct.prepare(plain)
-    simple.prepare(pooled)
-    Executor(ring(protocol="direct"), two[:1] * RANKS).prepare([pooled[0], pooled[2], *plain[::2]])
+    data[3:] = arrays(two[3:], [[2.0] * 8])
+    lent = [on.links.registered.number(r, a.memory.address, 32) for r, a in enumerate(data)]
+    assert lent == [1, 1, 1, 0]
+    on(data)
+    assert [values(d, a).tolist() for d, a in zip(two, data, strict=True)] == [[5.0] * 8] * RANKS
     fake.set(pool_access=1)
-    direct.prepare(pooled)
+    assert on.links.registered.number(3, data[3].memory.address, 32) == 1
 
 
 def test_more_launches_than_queues_are_refused(

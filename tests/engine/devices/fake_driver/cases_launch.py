@@ -6,8 +6,6 @@ These run in a separate process; tests/engine/devices/test_cuda.py starts it and
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_driver import TEXT, FakeDriver, array_on, compile_library, refused
+from sley.engine import native
 from sley.engine.devices.cuda import CudaDevice, arrays
-from sley.engine.devices.device import Launch, Memory, Start
+from sley.engine.devices.device import Launch, Memory
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from support.devices.device_calls import current
@@ -58,11 +57,11 @@ def test_a_launch_asks_this_of_the_driver(fake: FakeDriver, device: CudaDevice) 
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> int:
     folder = tmp_path_factory.mktemp("kernel")
     (folder / "kernel.cpp").write_text(KERNEL)
     compile_library(folder / "kernel.cpp", folder / "kernel.so")
-    return folder / "kernel.so"
+    return native.ThreadsDevice.function(str(folder / "kernel.so"), "twice")
 
 
 FORMS = {
@@ -77,9 +76,9 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("default", [True, False])
 def test_kernels_run_in_order_on_streams_of_every_form(
-    fake: FakeDriver, device: CudaDevice, kernel: Path, form: str, default: bool
+    fake: FakeDriver, device: CudaDevice, kernel: int, form: str, default: bool
 ) -> None:
-    fake.kernel("twice", 8, kernel, "twice")
+    fake.kernel("twice", 8, kernel)
     program = device.build(TEXT, ["twice"])
     own = device.default_stream() if default else device.stream()
     stream = FORMS[form](own)
@@ -102,9 +101,9 @@ def test_a_value_other_than_a_stream_is_refused(device: CudaDevice, stream: obje
 
 
 def test_waiting_for_a_device_waits_for_all_streams(
-    fake: FakeDriver, device: CudaDevice, kernel: Path
+    fake: FakeDriver, device: CudaDevice, kernel: int
 ) -> None:
-    fake.kernel("twice", 8, kernel, "twice")
+    fake.kernel("twice", 8, kernel)
     program = device.build(TEXT, ["twice"])
     memory = device.allocate(4 << 20)
     device.write(memory, 0, np.ones(1 << 20, np.int32).view(np.uint8))
@@ -134,25 +133,13 @@ def test_more_blocks_than_fit_at_once_are_refused(device: CudaDevice) -> None:
     device.launch(program, Launch("twice", bytes(8), most, 32, True), stream)
     too_many = Launch("twice", bytes(8), most + 1, 32, True)
     refused("K506", device.launch, program, too_many, stream)
-    device.launch(program, replace(too_many, together=False), stream)
-
-
-def test_a_call_that_was_given_up_is_not_launched(fake: FakeDriver, device: CudaDevice) -> None:
-    program = device.build(TEXT, ["twice"])
-    launch, stream = Launch("twice", bytes(8), 1, 32, True), device.stream()
-    abort = device.allocate_host(64)
-    start = device.order(abort).prepare([Start(device, program, (launch,), stream)])
-    assert start([stream], True)
-    assert "cuLaunchKernelEx" in fake.journal()
-    abort.array[0] = 1
-    assert not start([stream], True)
-    assert "cuLaunchKernelEx" not in fake.journal()
+    device.launch(program, too_many._replace(together=False), stream)
 
 
 def test_a_capture_takes_launches_and_leaves_the_rest(
-    fake: FakeDriver, device: CudaDevice, kernel: Path
+    fake: FakeDriver, device: CudaDevice, kernel: int
 ) -> None:
-    fake.kernel("twice", 8, kernel, "twice")
+    fake.kernel("twice", 8, kernel)
     program = device.build(TEXT, ["twice"])
     memory = device.allocate(4)
     device.write(memory, 0, np.array([1], np.int32).view(np.uint8))

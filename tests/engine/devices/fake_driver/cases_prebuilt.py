@@ -13,7 +13,7 @@ from fake_driver import FakeDriver, refused
 from fake_driver.cases_executor import RANKS, arrays, ring, values
 from sley.engine.devices import Engine, Executor, Settings
 from sley.engine.devices.cuda import CudaDevice, compiler
-from sley.engine.devices.tables import CALL
+from sley.engine.devices.tables import structure
 from sley.engine.kernels import Kernels, Platform, Variant, prebuilt
 from sley.engine.types import DATA_TYPES
 from support.devices.device_calls import threads
@@ -31,8 +31,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     major, _ = compiler.version()
     (package / "__init__.py").write_text(f"CUDA = ({major}, 0)\nLEAST = (8, 0)\n")
     variant = Variant(Platform.CPU, SUM.dtype, SUM.reduce_op)
-    library = threads().build(kernels.source(engine, variant), [])._name
-    code = f"library {CALL.itemsize} {library}\n".encode() + bytes(1)
+    library = threads().compiled(kernels.source(engine, variant))
+    code = f"library {structure('Call').itemsize} {library}\n".encode() + bytes(1)
     (package / prebuilt.file_of(kernels.source(engine, SUM))).write_bytes(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, prebuilt.PACKAGE, raising=False)

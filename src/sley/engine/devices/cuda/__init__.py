@@ -1,6 +1,6 @@
 """NVIDIA GPUs, through their driver (`native/devices`) and NVRTC: the user needs no compiler.
 
-device.py    a GPU: its memory, the kernels loaded on it, and their launches; the order of calls
+device.py    a GPU: its memory, and the kernels loaded on it
 driver.py    the driver's start, version and errors
 compiler.py  compilation to machine code, which needs no GPU
 arrays.py    arrays of PyTorch, CuPy and others

@@ -6,24 +6,19 @@ import hashlib
 import os
 import struct
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
-
-import numpy as np
 
 from sley.engine import native
 from sley.engine.devices.cuda import arrays, compiler, driver
 from sley.engine.devices.cuda.arrays import CudaArray
 from sley.engine.devices.cuda.streams import CudaStream, stream_address
 from sley.engine.devices.device import (
-    Bytes,
-    CallOrder,
     Device,
     HostMemory,
-    Launch,
     Memory,
-    Start,
+    Program,
     View,
     Window,
 )
@@ -56,6 +51,9 @@ class CudaDevice(Device):
 
     platform = "cuda"
     keeps_launched = False
+    """cuMemFree, in all drivers, waits for the work that the device has started, so a running
+    kernel doesn't lose its memory. It doesn't wait for a captured graph: the caller must keep alive
+    what the graph's kernels use."""
 
     def __init__(self, ordinal: int) -> None:
         count = CudaDevice.count()
@@ -66,7 +64,7 @@ class CudaDevice(Device):
             )
         self.ordinal = ordinal
         self.queues = driver.queues()
-        self.native = native.CudaDevice(ordinal)
+        self.native: native.CudaDevice = native.CudaDevice(ordinal)
         self.name = self.native.name
         self.uuid = uuid.UUID(bytes=self.native.uuid)
         self.multiprocessors = self.native.multiprocessors
@@ -114,25 +112,12 @@ class CudaDevice(Device):
         made = self.native.allocate(-(-max(size_bytes, 1) // unit) * unit)
         return Memory(made.address, size_bytes, made)
 
-    def allocate_host(self, size_bytes: int) -> HostMemory:
-        """See `Device.allocate_host`. K507 if memory runs out."""
-        array = self.native.allocate_host(size_bytes)
-        return HostMemory(array.ctypes.data, array, array)
-
     def map_host(self, path: str, size_bytes: int) -> HostMemory:
         """See `Device.map_host`. Its address on the devices is that of the host, as everywhere with
         unified addressing on Linux."""
         array = map_bytes(path, size_bytes)
         made = self.native.register_host(array)
         return HostMemory(made.address, array, made)
-
-    def write(self, memory: Memory, offset: int, data: Bytes) -> None:
-        """See `Device.write`."""
-        self.native.write(memory.address + offset, np.ascontiguousarray(data))
-
-    def read(self, memory: Memory, offset: int, data: Bytes) -> None:
-        """See `Device.read`."""
-        self.native.read(data, memory.address + offset)
 
     def reach(self, other: Device) -> None:
         """See `Device.reach`. Applies to all memory of cuMemAlloc, whichever library called it."""
@@ -191,7 +176,7 @@ class CudaDevice(Device):
         """See `Device.view`. K519 for an object that isn't an array."""
         return arrays.view(array, self.native, self.ordinal, what=what)
 
-    def capacity(self, program: dict[str, int], function: str, threads: int) -> int:
+    def capacity(self, program: Program, function: str, threads: int) -> int:
         """See `Device.capacity`."""
         return self.native.blocks_at_once(program[function], threads)
 
@@ -209,24 +194,7 @@ class CudaDevice(Device):
         made = self.native.stream()
         return CudaStream(made.address, made)
 
-    def order(self, abort: HostMemory) -> CudaOrder:
-        """See `Device.order`."""
-        return CudaOrder(abort)
-
-    def launch(self, program: dict[str, int], launch: Launch, stream: Any) -> None:
-        """See `Device.launch`. Can be captured into a CUDA graph. stream: as for
-        `streams.stream_address`; K517 for a stream of another device.
-
-        Holds no reference to `launch.keeps`: cuMemFree, in all drivers, waits for the work that the
-        device has started, so a running kernel doesn't lose its memory. It doesn't wait for a
-        captured graph: the caller must keep alive what the graph's kernels use.
-        """
-        self.native.launch(_row(program, launch), stream_address(stream))
-
-    def synchronize(self, stream: Any) -> None:
-        """See `Device.synchronize`; None waits for the work of other libraries, too. K518 during a
-        capture. Raises the errors of kernels that failed."""
-        self.native.synchronize(None if stream is None else stream_address(stream))
+    stream_address = staticmethod(stream_address)
 
     def _exporter(self, handle: bytes) -> int:
         """The device of memory that a process exported, as this process sees it."""
@@ -262,28 +230,3 @@ class CudaDevice(Device):
             ".cubin",
             lambda: compiler.compile_text(text, self.arch).cubin,
         )
-
-
-def _row(program: dict[str, int], launch: Launch) -> tuple[int, str, bytes, int, int, bool]:
-    """A launch, as the engine takes it."""
-    name = launch.function
-    return program[name], name, launch.call, launch.blocks, launch.threads, launch.together
-
-
-class CudaOrder(CallOrder):
-    """The order of calls on GPUs (`native/devices/cuda_calls.hpp`). Calls that are captured keep
-    it whenever their graphs run."""
-
-    def __init__(self, abort: HostMemory) -> None:
-        self._native = native.CudaOrder(abort.array)
-
-    def prepare(self, starts: Sequence[Start]) -> Callable[[Sequence[Any], bool], bool]:
-        """See `CallOrder.prepare`. K518 for the legacy default stream while a stream that
-        synchronises with it is captured."""
-        rows = [
-            (start.device.native, [_row(start.program, launch) for launch in start.launches])
-            for start in starts
-            if isinstance(start.device, CudaDevice)
-        ]
-        start = native.CudaCall(self._native, rows).start
-        return lambda streams, recorded: start([stream_address(s) for s in streams], recorded)

@@ -113,7 +113,10 @@ SLEY_INLINE void publish_host(u64* word, u64 value) {
 
 // The threads of a kernel. Not std::thread in a std::vector, whose instances are half of what a
 // compiler makes of a kernel without optimisation.
+namespace layout {
 struct Call;
+}
+using layout::Call;
 struct Thread {
     void (*run)(const Call&);
     const Call* call;

@@ -26,7 +26,8 @@ struct Group {
 };
 
 // Message `message` of a tile on the block's connection `peer`. With protocol Direct it may stay in
-// the sender's buffer: `stays` at the sender; at the receiver `pulled`, its place there.
+// the sender's buffer, if the receiver can read that: `stays` at the sender; at the receiver
+// `pulled`, its place there. Otherwise it is in a slot.
 struct To {
     static constexpr bool kIsGroup = false;
     static constexpr i32 members = 1;
@@ -60,6 +61,11 @@ SLEY_INLINE char* slot_of(const Peer& peer, u32 message) {
     return peer.slots + static_cast<i64>((message - 1) & mask) * state.setup.slot_bytes;
 }
 
+// Whether the receiver can read what is at a place.
+SLEY_INLINE bool is_lent(const Buffers& lent, Place where) {
+    return is_somewhere(where) && lent.memory[where.bits >> 30] != nullptr;
+}
+
 // Waits, as a worker, for all conditions of an execution: its waits, its messages, and slots, in
 // this numbering. False if the thread gave up.
 template <class K, class F, class T>
@@ -79,8 +85,12 @@ SLEY_INLINE bool await(Step step, const F& from, const T& to, u32 in, u32 out, S
         for (i32 m = 0; m < from.members; ++m) {
             if (thread() != waiter(waits + m)) continue;
             End& end = state.receivers[from.peer + m];
+            const bool is_first = end.seen == 0;
             is_fine &= reached(end, &end.published->value, over_calls(in), step.number(), tile,
                                kMessage, static_cast<u32>(from.peer + m));
+            if constexpr (kProtocol == kDirect) {
+                if (is_first) state.borrowed[from.peer + m] = end.published->lent;
+            }
             if constexpr (F::kIsGroup) {
                 if (from.members > 1) fence_aliases();
             }
@@ -149,7 +159,9 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
     char* slot = nullptr;
     bool is_pulled = false;
     if constexpr (K::kReceives) {
-        if constexpr (kProtocol == kDirect) is_pulled = is_somewhere(from.pulled);
+        if constexpr (kProtocol == kDirect) {
+            is_pulled = is_lent(state.borrowed[from.peer], from.pulled);
+        }
         message = slot_of(state.receivers[from.peer], in);
     }
     if constexpr (K::kSends) {
@@ -169,8 +181,7 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
         if (slot != nullptr) slot += bytes_in_slot(length);
         if constexpr (K::kReceives && kProtocol == kDirect) {
             if (is_pulled) {
-                const i32 rank = state.receivers[from.peer].rank;
-                arrived = address(state.call->buffers[rank], from.pulled, i, run.first);
+                arrived = address(state.borrowed[from.peer], from.pulled, i, run.first);
             }
         }
         i32 divisor = step.divisor;
@@ -248,6 +259,9 @@ SLEY_INLINE void publish_end(Step step, const F& from, const T& to, u32 in, u32 
 template <class K, class F, class T>
 SLEY_INLINE void execute(i32 tile, Step step, F from, Place src, Place dst, T to, i32 count) {
     if (state.failed) return;
+    if constexpr (kProtocol == kDirect && K::kSends) {
+        to.stays = to.stays && is_lent(state.lent[to.peer], K::kReceives ? dst : src);
+    }
     const Slices slices = slices_from(tile);
     for (i32 t = tile; t < slices.end; ++t) {
         // The numbers of its messages, made anew for each tile: they would take registers.

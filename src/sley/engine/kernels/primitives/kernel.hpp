@@ -37,12 +37,24 @@ SLEY_FUNCTION void refresh() {
     }
 }
 
+// Tells the receiver of connection `number` where it finds the rank's memories, before the first
+// message that is in them. `end` waits until it has read all of them, so that the next call may tell
+// others.
+SLEY_INLINE void lend(i32 number, const Peer& peer, const Registrations& registered) {
+    for (i32 m = 0; m < 3; ++m) {
+        const i64 row = static_cast<i64>(registered.number[m]) * state.setup.ranks;
+        const u64 shift = state.setup.shifts[row + peer.rank];
+        char* there = shift == kHidden ? nullptr : state.own.memory[m] + shift;
+        state.lent[number].memory[m] = there;
+        peer.published->lent.memory[m] = there;
+    }
+}
+
 SLEY_INLINE void begin(const Call& call) {
     if (thread() == 0) {
         state.setup = call.setup;
         state.block = call.setup.blocks[block_index()];
         state.own = call.buffers[state.block.rank];
-        state.call = &call;
         state.ticks = ticks_of_call();
         const char* immediate = reinterpret_cast<const char*>(&call.setup.factor);
         const char* factor = call.setup.factor_at;
@@ -57,6 +69,7 @@ SLEY_INLINE void begin(const Call& call) {
     // All words of a counter at once: mostly the other end has read everything, and no send polls.
     for (i32 i = thread(); i < b.senders; i += threads()) {
         const Peer& peer = call.setup.peers[b.first_sender + i];
+        if constexpr (kProtocol == kDirect) lend(i, peer, call.registered[b.rank]);
         const Counter& own = *peer.consumed;
         state.senders[i] = {peer, acquire(&own.value), is_stale(own) ? state.ticks : own.last};
     }

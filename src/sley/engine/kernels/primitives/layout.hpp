@@ -1,10 +1,13 @@
-// Layout: the structures that the host passes to a kernel. `sley.engine.devices.tables` packs the same
-// ones: every field has its natural alignment, and the sizes are asserted below.
+// Layout: the structures that the host passes to a kernel. The host's code includes them, too
+// (`native/devices/kernel_layout.hpp`): every field has its natural alignment, so that all compilers
+// lay them out alike.
 #pragma once
 
-namespace sley {
+namespace sley::layout {
 
 constexpr int kRanks = 128;  // at most: a kernel's arguments have 4 KiB
+
+constexpr int kSimple = 0, kLL = 1, kLL128 = 2, kDirect = 3;
 
 enum Memory : u32 { kData = 0, kOutput = 1, kScratch = 2, kNowhere = 3 };
 
@@ -16,12 +19,21 @@ struct Cell {
     u64 unused[7];
 };
 
+// Addresses of a rank's memories. If the plan keeps chunks at the places of others, a unit for each
+// chunk of data and output precedes the scratch.
+struct Buffers {
+    char* memory[3];
+};
+
 // A counter of a connection, written by the other end, and what this end keeps between calls: the
-// numbers of the last message of earlier calls, and of the last one with flags of LL.
+// numbers of the last message of earlier calls, and of the last one with flags of LL. With Direct the
+// sender writes into `published`, at the begin of a call, where the receiver finds its memories:
+// null for those that it can't read.
 struct Counter {
     u64 value;
     u64 last, last_flagged;
-    u64 unused[5];
+    Buffers lent;
+    u64 unused[2];
 };
 
 // A block's report to the host when it gives up; `status` is written last.
@@ -104,11 +116,13 @@ struct Division {
     i32 divisor;
 };
 
-// A rank's memories. If the plan keeps chunks at the places of others, a unit for each chunk of
-// data and output precedes the scratch.
-struct Buffers {
-    char* memory[3];
+// The numbers of a rank's memories in the table `Setup::shifts`.
+struct Registrations {
+    u16 number[3];
 };
+
+// In that table: a rank can't read the memory.
+constexpr u64 kHidden = ~0ull;
 
 // The part of a call's arguments that all ranks share.
 struct Setup {
@@ -122,6 +136,8 @@ struct Setup {
     u64 timeout_ns;
     u64 factor;             // an element by which the call multiplies inputs
     const char* factor_at;  // or its address, if not null
+    const u64* shifts;  // Direct: of each registered memory, for each rank: what to add to an address
+                        // of it for its address there; or kHidden
     i64 count;   // elements of a block of the collective
     i64 chunk;   // elements of the longest chunk, in whole units
     i64 least;   // elements in the whole units that all chunks have
@@ -136,17 +152,19 @@ struct Setup {
     i32 division_count;
     i32 slices;  // tiles that an instruction runs one after another before the next one begins
     i32 is_even;  // whether all chunks have `chunk` elements
+    i32 ranks;
 };
 
 // The argument of every kernel, by value: a captured launch keeps it.
 struct Call {
     Setup setup;
     Buffers buffers[kRanks];
+    Registrations registered[kRanks];
 };
 
 static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 40, "layout");
 static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) == 48, "layout");
 static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
-static_assert(sizeof(Call) == 160 + 24 * kRanks, "layout");
+static_assert(sizeof(Call) == 176 + 30 * kRanks, "layout");
 
-}  // namespace sley
+}  // namespace sley::layout

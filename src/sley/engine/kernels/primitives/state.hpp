@@ -3,7 +3,8 @@
 
 namespace sley {
 
-constexpr int kSimple = 0, kLL = 1, kLL128 = 2, kDirect = 3;
+using namespace layout;
+
 constexpr int kProtocol = SLEY_PROTOCOL;
 constexpr bool kFlagged = kProtocol == kLL || kProtocol == kLL128;
 
@@ -34,11 +35,12 @@ struct End : Peer {
     u64 seen, first;
 };
 
+constexpr i32 kLent = kProtocol == kDirect ? SLEY_PEERS : 1;
+
 struct State {
     Setup setup;
     Block block;
     Buffers own;  // the rank's
-    const Call* call;
     End senders[SLEY_PEERS];
     End receivers[SLEY_PEERS];
     Wait waits[SLEY_WAITS];  // of the next instruction; thread `waiter(w)` has wait w
@@ -47,6 +49,7 @@ struct State {
     Element factor;
     u32 given_up;  // whether a thread has written the block's report
     bool failed;   // changes only at barriers
+    Buffers lent[kLent], borrowed[kLent];  // Direct: `Counter::lent` of each sender and receiver
 };
 
 SLEY_SHARED State state;

@@ -1,4 +1,4 @@
-// Calls on GPUs: their launches, in order.
+// Calls on devices: their launches, in order.
 #pragma once
 
 #include <atomic>
@@ -6,14 +6,14 @@
 #include <memory>
 #include <vector>
 
-#include "devices/cuda_device.hpp"
+#include "devices/device.hpp"
 
 namespace sley {
 
 // A call's launches on one stream of a device.
-struct CudaStart {
-    const CudaDevice* device;
-    std::vector<CudaLaunch> launches;
+struct Start {
+    const Device* device;
+    std::vector<Launch> launches;
 };
 
 // Serialises calls, since their blocks share connections and counters. All have the same starts.
@@ -23,15 +23,15 @@ struct CudaStart {
 // before the next call. A captured start waits for the event, and records it, by nodes of its graph,
 // whenever the graph runs. So calls keep the order in which they, or the graphs that contain them,
 // are started.
-class CudaOrder {
+class CallOrder {
 public:
     // abort: the word in memory of the host by which a call is given up.
-    explicit CudaOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {}
+    explicit CallOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {}
 
 private:
-    friend class CudaCall;
+    friend class OrderedCall;
 
-    struct Place {  // of a start
+    struct Mark {  // behind a start
         Resource event;
         std::uint64_t stream = 0;   // the number of the stream on which it was last recorded
         std::uint64_t capture = 0;  // the number of the last capture in which a start waits for it
@@ -40,34 +40,30 @@ private:
     };
 
     const std::atomic<std::uint64_t>* abort_;
-    std::vector<Place> places_;
+    std::vector<Mark> marks_;
 };
 
 // A call on fixed memory, which can be started many times, by one thread at a time.
-class CudaCall {
+class OrderedCall {
 public:
-    CudaCall(std::shared_ptr<CudaOrder> order, std::vector<CudaStart> starts);
+    OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts);
 
     // Starts the call, each start on its stream. recorded: whether the next call has to wait for
     // this one; not if the caller does. Returns false, without a launch, if a call was given up.
-    // Throws cuda::Error, before anything is started if a stream isn't its device's ("elsewhere").
-    bool start(const std::vector<cuda::Stream>& streams, bool recorded);
+    // Throws what the devices throw: before anything is started if a stream isn't its device's.
+    bool start(const std::vector<Device::Stream>& streams, bool recorded);
+
+    // The arguments of their launches may change between starts.
+    std::vector<Start>& starts() { return starts_; }
 
 private:
-    struct Target {  // of a start: the numbers of its stream, and of the capture of the stream
-        std::uint64_t stream = 0, capture = 0;
-        bool is_captured = false;
-    };
+    void follow(std::size_t k, Device::Stream stream);
+    void record(std::size_t k, Device::Stream stream);
 
-    // The context of the start's device is current.
-    Target look(std::size_t k, cuda::Stream stream) const;
-    void follow(std::size_t k, cuda::Stream stream, const Target& target);
-    void record(std::size_t k, cuda::Stream stream, const Target& target);
-
-    std::shared_ptr<CudaOrder> order_;
-    std::vector<CudaStart> starts_;
-    std::vector<Target> targets_;
-    std::size_t turns_ = 0;  // the most launches of a start
+    std::shared_ptr<CallOrder> order_;
+    std::vector<Start> starts_;
+    std::vector<StreamState> states_;  // of each start's stream
+    std::size_t turns_ = 0;            // the most launches of a start
 };
 
 }  // namespace sley

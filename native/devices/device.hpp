@@ -1,0 +1,75 @@
+// What a device does: a GPU, or threads of this process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace sley {
+
+// What a device made: memory, a stream, an event, by its address or handle; it is freed with its
+// last owner, or after the launches that are being made then. A failure to free is ignored, since
+// no caller could handle it: the device has failed, and its next use gets the error. descriptor: of
+// the file in which the memory is, for other processes; -1 if it is in none.
+struct Resource {
+    std::uintptr_t address = 0;
+    std::shared_ptr<void> owner;
+    int descriptor = -1;
+};
+
+// A kernel, and how it is launched. call: its one argument, by value. together: whether all blocks
+// must be resident at the same time (a cooperative launch). keeps: what threads keep until the
+// kernel has ended; on GPUs whoever frees memory of a device waits for it.
+struct Launch {
+    std::uintptr_t function;
+    std::string name;
+    std::string call;
+    unsigned blocks, threads;
+    bool together;
+    std::shared_ptr<void> keeps;
+};
+
+// A stream as a call finds it. number: no other stream ever has it. capture: the number of the
+// capture that the stream is in, if it is captured; then `number` isn't set.
+struct StreamState {
+    std::uint64_t number = 0, capture = 0;
+    bool is_captured = false;
+};
+
+// Runs kernels on streams: those of a stream one after the other.
+class Device {
+public:
+    using Stream = std::uintptr_t;
+    using Event = std::uintptr_t;
+
+    Device() = default;
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
+    virtual ~Device() = default;
+
+    // Memory filled with zeros: the device's, aligned to 256 bytes, and the host's, at one address
+    // on the host and on all devices of its kind.
+    virtual Resource allocate(std::size_t bytes) = 0;
+    virtual Resource allocate_host(std::size_t bytes) = 0;
+    virtual void write(std::uintptr_t to, const void* from, std::size_t bytes) = 0;
+    virtual void read(void* to, std::uintptr_t from, std::size_t bytes) = 0;
+
+    virtual Resource stream() = 0;
+    // Waits for a stream; without one for all.
+    virtual void synchronize(std::optional<Stream> stream) const = 0;
+
+    // NVIDIA's context in which the functions from here on are called; 0 if they need none.
+    virtual std::uintptr_t context() const { return 0; }
+    virtual Resource event() const = 0;
+    // known: the number of a stream that is known to be the device's.
+    virtual StreamState look(Stream stream, std::optional<std::uint64_t> known) const = 0;
+    // Lets what is launched on the stream later wait for where the event was last recorded.
+    virtual void wait(Stream stream, Event event, bool is_captured) const = 0;
+    virtual void record(Event event, Stream stream, bool is_captured) const = 0;
+    // Doesn't wait for the kernel.
+    virtual void launch(const Launch& launch, Stream stream) const = 0;
+};
+
+}  // namespace sley

@@ -1,0 +1,141 @@
+#include "devices/device_plan.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <stdexcept>
+
+namespace sley {
+namespace {
+
+constexpr std::size_t kTableAlignment = 256;  // at least that of each row
+
+// Appends the rows of a rank to others.
+template <class Row>
+void append(const std::vector<Row>& all, int rank, std::vector<Row>& rows) {
+    const auto before = [](const Row& row, int other) { return row.rank < other; };
+    const auto first = std::lower_bound(all.begin(), all.end(), rank, before);
+    const auto end = std::lower_bound(first, all.end(), rank + 1, before);
+    rows.insert(rows.end(), first, end);
+}
+
+template <class T>
+void set(T*& pointer, std::uint64_t address) {
+    pointer = reinterpret_cast<T*>(address);
+}
+
+// Puts the address that a symbol stands for in its place.
+template <class T>
+void resolve(T*& address, const std::vector<std::uint64_t>& segments) {
+    const auto symbol = reinterpret_cast<std::uint64_t>(address);
+    if (symbol == 0) return;
+    const std::uint64_t offset = symbol & ((std::uint64_t{1} << kOffsetBits) - 1);
+    set(address, segments.at((symbol >> kOffsetBits) - 1) + offset);
+}
+
+// The tables side by side, and where the device will have them.
+struct Image {
+    std::vector<char> bytes;
+    std::vector<std::pair<std::size_t, std::function<void(std::uint64_t)>>> begins;
+
+    template <class Row>
+    void add(const std::vector<Row>& rows, const Row*& begin) {
+        const std::size_t at = bytes.size(), size = rows.size() * sizeof(Row);
+        begins.emplace_back(at, [&begin](std::uint64_t address) { set(begin, address); });
+        const auto* first = reinterpret_cast<const char*>(rows.data());
+        bytes.insert(bytes.end(), first, first + size);
+        bytes.resize(at + (size + kTableAlignment - 1) / kTableAlignment * kTableAlignment);
+    }
+};
+
+}  // namespace
+
+DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
+                       const std::vector<std::vector<int>>& launches,
+                       const std::vector<std::uint64_t>& segments, std::uint64_t abort,
+                       std::uint64_t timeout_ns)
+    : plan_(std::move(plan)), device_(device) {
+    for (const auto& ranks : launches) {
+        const std::size_t block = blocks_.size(), division = divisions_.size();
+        for (const int rank : ranks) {
+            append(plan_->blocks, rank, blocks_);
+            append(plan_->divisions, rank, divisions_);
+        }
+        groups_.push_back({block, blocks_.size() - block, division, divisions_.size() - division});
+    }
+    reports_ = device.allocate_host(blocks_.size() * sizeof(layout::Report));
+    auto report = reports_.address;
+    for (auto& block : blocks_) {
+        resolve(block.progress, segments);
+        resolve(block.first_cell, segments);
+        set(block.report, report);
+        report += sizeof(layout::Report);
+    }
+    auto peers = plan_->peers;
+    for (auto& peer : peers) {
+        resolve(peer.published, segments);
+        resolve(peer.consumed, segments);
+        resolve(peer.slots, segments);
+        resolve(peer.switched, segments);
+    }
+    Image image;
+    image.add(blocks_, setup_.blocks);
+    image.add(peers, setup_.peers);
+    image.add(plan_->instructions, setup_.instructions);
+    image.add(plan_->conditions, setup_.conditions);
+    image.add(divisions_, setup_.divisions);
+    image.add(plan_->homes, setup_.homes);
+    tables_ = device.allocate(image.bytes.size());
+    device.write(tables_.address, image.bytes.data(), image.bytes.size());
+    for (const auto& [at, place] : image.begins) place(tables_.address + at);
+    set(setup_.abort, abort);
+    setup_.timeout_ns = timeout_ns;
+    const auto& numbers = plan_->numbers;
+    setup_.slot_bytes = numbers.slot_bytes;
+    setup_.slots_bytes = numbers.slots_bytes;
+    setup_.chunks = numbers.chunks;
+    setup_.slots = numbers.slots;
+    setup_.steps = numbers.steps;
+    setup_.ranks = static_cast<layout::i32>(numbers.scratch_chunks.size());
+}
+
+void DevicePlan::lay_out(const CallValues& values, std::uint64_t shifts,
+                         layout::Call& call) const {
+    call.setup = setup_;
+    plan_->numbers.cut(values.item_bytes, values.count, call.setup);
+    set(call.setup.shifts, shifts);
+    call.setup.factor = values.factor;
+    set(call.setup.factor_at, values.factor_at);
+    const auto front = static_cast<std::uint64_t>(plan_->numbers.front_bytes());
+    for (const auto& own : *values.memories) {
+        if (own.rank < 0 || own.rank >= setup_.ranks) {
+            throw std::invalid_argument("memory of an unknown rank");
+        }
+        auto& memory = call.buffers[own.rank].memory;
+        for (int m = 0; m < 3; ++m) {
+            set(memory[m], own.addresses[m] + (m == layout::kScratch ? front : 0));
+        }
+        call.registered[own.rank] = own.registered;
+    }
+}
+
+void DevicePlan::turn_to(const Group& group, layout::Setup& setup) const {
+    setup.blocks = setup_.blocks + group.first_block;
+    setup.divisions = setup_.divisions + group.first_division;
+    setup.division_count = static_cast<layout::i32>(group.divisions);
+}
+
+std::vector<std::pair<const layout::Block*, layout::Report>> DevicePlan::stuck() const {
+    std::vector<std::pair<const layout::Block*, layout::Report>> found;
+    const auto* reports = reinterpret_cast<const layout::Report*>(reports_.address);
+    for (std::size_t b = 0; reports != nullptr && b < blocks_.size(); ++b) {
+        // A kernel writes the status last.
+        const auto* status = reinterpret_cast<const std::atomic<std::uint64_t>*>(&reports[b].status);
+        if (status->load(std::memory_order_acquire) != 0) {
+            found.emplace_back(&blocks_[b], reports[b]);
+        }
+    }
+    return found;
+}
+
+}  // namespace sley

@@ -1,0 +1,70 @@
+// A plan on a device of this process: its tables there, and the arguments of its launches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "devices/device.hpp"
+#include "devices/kernel_layout.hpp"
+#include "devices/plan_tables.hpp"
+
+namespace sley {
+
+// A rank's memories in a call: the addresses of its input, output and scratch, 0 for none, and
+// their numbers in the table `layout::Setup::shifts`.
+struct RankMemory {
+    int rank;
+    std::uint64_t addresses[3];
+    layout::Registrations registered;
+};
+
+// What calls differ in; see layout::Setup.
+struct CallValues {
+    std::int64_t item_bytes = 0, count = 0;
+    const std::vector<RankMemory>* memories = nullptr;  // of the ranks of this process
+    std::uint64_t factor = 0, factor_at = 0;
+};
+
+class DevicePlan {
+public:
+    // launches: the ranks of each launch of a call, of this process and on this device. segments:
+    // the bases of the symbols' segments, as the device sees them. abort: the word by which calls
+    // are given up.
+    DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
+               const std::vector<std::vector<int>>& launches,
+               const std::vector<std::uint64_t>& segments, std::uint64_t abort,
+               std::uint64_t timeout_ns);
+
+    // One of a call's launches: its blocks, which are rows of the device's table, and the chunks
+    // that AVG divides at the end.
+    struct Group {
+        std::size_t first_block, blocks, first_division, divisions;
+    };
+    const std::vector<Group>& groups() const { return groups_; }
+    const Device& device() const { return device_; }
+    std::size_t blocks() const { return blocks_.size(); }
+
+    // The argument of a call's launches but for what these differ in. Throws Refusal.
+    void lay_out(const CallValues& values, std::uint64_t shifts, layout::Call& call) const;
+    void turn_to(const Group& group, layout::Setup& setup) const;
+
+    // Frees the tables and reports. Calls can't be started afterwards.
+    void free() { tables_ = reports_ = {}; }
+
+    // The blocks that have given up, with their reports.
+    std::vector<std::pair<const layout::Block*, layout::Report>> stuck() const;
+
+private:
+    std::shared_ptr<const PlanTables> plan_;
+    const Device& device_;
+    std::vector<layout::Block> blocks_;  // of the launches
+    std::vector<layout::Division> divisions_;
+    std::vector<Group> groups_;
+    Resource tables_, reports_;
+    layout::Setup setup_{};  // what is equal in all calls
+};
+
+}  // namespace sley

@@ -1,0 +1,59 @@
+// Threads of this process as a device: a stream is a thread, and so is each block of a kernel.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "devices/device.hpp"
+
+namespace sley {
+
+class ThreadsStream;
+
+// A kernel started fewer threads than it has blocks, and gave up its call.
+struct TooFewThreads : std::runtime_error {
+    TooFewThreads(unsigned wanted, int started)
+        : std::runtime_error("too few threads"), wanted(wanted), started(started) {}
+
+    unsigned wanted;
+    int started;
+};
+
+// A kernel is a function `int kernel(const void* call, int blocks)`, which runs its blocks as threads
+// and returns their number when all have ended. Addresses of memory are those of the process.
+//
+// What a kernel throws, and TooFewThreads, is thrown by the next `synchronize` of its stream. A
+// stream that is freed still runs what was launched on it. After a fork, a stream that was used before
+// has no thread in the child. Failures of the system are std::system_error.
+class ThreadsDevice : public Device {
+public:
+    // Memory in an anonymous file.
+    Resource allocate(std::size_t bytes) override;
+    Resource allocate_host(std::size_t bytes) override { return allocate(bytes); }
+    void write(std::uintptr_t to, const void* from, std::size_t bytes) override;
+    void read(void* to, std::uintptr_t from, std::size_t bytes) override;
+    // Memory in a file, from its begin on, which closes the file when it is freed.
+    static Resource map(int descriptor, std::size_t bytes);
+
+    // The address of a function of a shared object, which stays loaded until the process ends.
+    // Throws std::invalid_argument if there is none.
+    static std::uintptr_t function(const std::string& path, const std::string& name);
+
+    Resource stream() override;
+    // Waits also for streams that are freed.
+    void synchronize(std::optional<Stream> stream) const override;
+    Resource event() const override;
+    StreamState look(Stream stream, std::optional<std::uint64_t> known) const override;
+    void wait(Stream stream, Event event, bool is_captured) const override;
+    void record(Event event, Stream stream, bool is_captured) const override;
+    void launch(const Launch& launch, Stream stream) const override;
+
+private:
+    mutable std::mutex lock_;
+    mutable std::vector<std::weak_ptr<ThreadsStream>> streams_;
+};
+
+}  // namespace sley

@@ -1,0 +1,40 @@
+"""Plans' tables as files: what is read back runs as before, and damage is refused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.engine import native
+from sley.engine.devices import links
+from sley.errors import SleyError
+from support.devices.device_calls import executor, wrong
+
+
+def test_tables_that_were_written_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = links.plan_tables
+    monkeypatch.setattr(
+        links,
+        "plan_tables",
+        lambda *given: native.PlanTables.from_bytes(made(*given).to_bytes()),
+    )
+    plan = sley.compile(build("all-pairs-allreduce", ranks=3, in_place=False), protocol="Direct")
+    on = executor(plan, engine="interpreted")
+    assert [wrong(on, count) for count in (1, 1000)] == [0, 0]
+
+
+def test_damaged_tables_are_refused() -> None:
+    on = executor(sley.compile(build("ring-allreduce", ranks=3, in_place=True)))
+    written = on.links.tables[0].to_bytes()
+    damaged = [written[:-1], written + b"\0", b"", written[:20], written[:14] + bytes(8)]
+    number = random.Random(1)
+    for at in number.sample(range(len(written)), 100):
+        other = bytes([written[at] ^ number.randrange(1, 256)])
+        damaged.append(written[:at] + other + written[at + 1 :])
+    for data in damaged:
+        with pytest.raises(SleyError) as caught:
+            native.PlanTables.from_bytes(data)
+        assert caught.value.code == "F425"
