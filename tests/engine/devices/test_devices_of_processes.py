@@ -58,7 +58,8 @@ def test_processes_with_one_rank_or_two_get_right_results(protocol: sley.Protoco
         build("ring-allreduce", ranks=4, in_place=protocol is not sley.Protocol.DIRECT),
         protocol=protocol,
     )
-    order = Order(plan, Engine.INTERPRETED, [[0], [1, 2], [3]], [1000, 0, 5, 40_001])
+    counts = [1000, 0, 5, 40_001]
+    order = Order(plan, Engine.INTERPRETED, [[0], [1, 2], [3]], counts, plain=[2])
     report = run(order)
     assert (report.errors, report.codes) == ({}, [0, 0, 0])
     check_results(order, report.results, 4)
@@ -127,9 +128,13 @@ def check_apart(
 @given(st.data())
 def test_processes_need_not_agree_about_their_arrays(data: st.DataObject) -> None:
     """Any array, and any rank's scratch, may be one that other processes read, or not."""
-    maker = PlanMaker(Random(data.draw(st.integers(0, 10**6))), 3, 3, in_place=False)
-    blocks = data.draw(st.sampled_from([3, 8, 32]))
-    plan = replace(maker.plan(blocks), protocol=sley.Protocol.DIRECT)
+    name = data.draw(st.sampled_from(["", "ring-allreduce", "all-pairs-alltoall"]))
+    if name:
+        plan = sley.compile(build(name, ranks=3, in_place=False), instances=2)
+    else:
+        maker = PlanMaker(Random(data.draw(st.integers(0, 10**6))), 3, 3, in_place=False)
+        plan = maker.plan(data.draw(st.sampled_from([8, 32])))
+    plan = replace(plan, protocol=sley.Protocol.DIRECT)
     members = data.draw(st.sampled_from([[[0], [1], [2]], [[0, 1], [2]], [[1], [0, 2]]]))
     ons = apart(plan, members, engine=Engine.INTERPRETED, slot_bytes=small_slots(plan))
     if data.draw(st.booleans()):
@@ -282,7 +287,7 @@ def test_calls_exchange_nothing(protocol: str) -> None:
     ons = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=0.5)
     data, calls = [np.full(8, 1.5), np.full(8, 2.0)], []
     for rank, on in enumerate(ons):
-        on.links.ranks._exchange = _raised
+        on.links.ranks._exchange, on.links.ranks._barrier = _raised, None
         calls.append(on.prepare({rank: data[rank]}))
     together(calls)
     assert data[0].tolist() == [3.5] * 8
