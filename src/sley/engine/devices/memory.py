@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ class Registered:
     """
 
     def __init__(self, ranks: DeviceRanks) -> None:
-        self._ranks = ranks
+        self._ranks, self._places = ranks, ranks.places
         self._pieces: list[tuple[int, int, int]] = []
         """The begin, end and number of each piece, ascending."""
         self._rows = np.full((4, ranks.count), HIDDEN, np.uint64)
@@ -67,11 +66,11 @@ class Registered:
         """The number of a rank's memory; 0 for none."""
         if not size_bytes:
             return 0
-        at = bisect_right(self._pieces, address, key=itemgetter(0)) - 1
+        at = bisect_right(self._pieces, (address, HIDDEN)) - 1
         if at >= 0 and address + size_bytes <= self._pieces[at][1]:
             return self._pieces[at][2]
         own = self._ranks.devices[rank]
-        return int(all(own.lends(address, place) for place in self._ranks.places if place != own))
+        return int(all(own.lends(address, place) for place in self._places if place != own))
 
     def table(self, device: Device) -> int:
         """The address of the table on a device of this process."""
@@ -83,8 +82,8 @@ class Registered:
         self._used += more
         if self._used > self._room:
             first, self._room = 0, len(self._rows)
-            places = self._ranks.places
-            self._tables.append({place: place.allocate(self._rows.nbytes) for place in places})
+            size = self._rows.nbytes
+            self._tables.append({place: place.allocate(size) for place in self._places})
         for device, memory in self._tables[-1].items():
             data = self._rows[first : self._used].view(np.uint8).reshape(-1)
             device.write(memory, first * row_bytes, data)
