@@ -47,8 +47,8 @@ class Registered:
         if self._ranks.is_one_process:
             return
         try:
-            seen = np.array([memory.seen[rank] for rank in range(self._ranks.count)], np.uint64)
-            seen = seen.reshape(self._ranks.count, self._ranks.count)
+            count = self._ranks.count
+            seen = np.array([memory.seen[r] for r in range(count)], np.uint64).reshape(count, count)
         except (TypeError, ValueError, OverflowError) as problem:
             raise K514.error(
                 expected="the addresses of memory in all processes", found=str(problem)
