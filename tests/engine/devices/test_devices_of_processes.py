@@ -190,24 +190,6 @@ def test_other_processes_read_scratch_that_was_reserved(reserves: bool) -> None:
     assert bool(staged(ons)) != reserves
 
 
-def test_each_rank_may_take_another_of_its_arrays() -> None:
-    """Where each has its own, all tell one another: no array is a copy of rank own's."""
-    plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol="direct")
-    ons = apart(plan, [[0], [1]], engine=Engine.INTERPRETED)
-    data: list[Any] = [None, None]
-
-    def call(rank: int) -> None:
-        arrays = [ons[rank].empty("int32", 100)[rank] for _ in range(2)]
-        data[rank] = arrays[rank][10 * rank : 10 * rank + 50]
-        data[rank][:] = rank + 1
-        prepared = ons[rank].prepare({rank: data[rank]})
-        for _ in range(3):
-            prepared()
-
-    together([lambda: call(0), lambda: call(1)])
-    assert [array.tolist() for array in data] == [[12] * 50] * 2
-
-
 def test_a_broadcast_takes_no_input_of_other_ranks() -> None:
     scatter = sley.trace(
         sley.Scatter(2, 1, 0, False),

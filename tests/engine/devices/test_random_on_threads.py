@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley.engine.devices import Engine, Launching, ThreadsDevice
+from sley.engine.devices import Engine, Launching
 from sley.verification.scales import Scales
 from support.devices.device_calls import CHUNK_BYTES, Call, executor, wrong
 from support.generators.examples import examples
@@ -86,21 +85,6 @@ def wrong_shifted(on: Any, count: int, shifts: Sequence[int], op: sley.ReduceOp)
     return call.wrong()
 
 
-class Keeping(ThreadsDevice):
-    """A device that lends others some of its arrays. chance: decides which."""
-
-    chance: Random
-
-    def lends(self, address: int, other: object) -> bool:
-        return self.chance.random() < 0.5
-
-
-def keeping(number: int, chance: Random) -> Keeping:
-    device = Keeping(number, flags=["-O0"])
-    device.chance = chance
-    return device
-
-
 def check(
     plan: sley.Plan,
     engine: Engine,
@@ -109,19 +93,17 @@ def check(
 ) -> None:
     """Two calls of different counts, at more slots than the plan needs, on arrays anywhere."""
     longest = int(plan.instructions.count.max(initial=1))
-    devices = None
-    if plan.protocol is sley.Protocol.DIRECT and data.draw(st.booleans()):
-        chance = data.draw(st.randoms(use_true_random=False))
-        devices = [keeping(rank % 2, chance) for rank in range(plan.collective.ranks)]
     on = executor(
         plan,
-        devices,
         engine=engine,
         slots=plan.slots + data.draw(st.sampled_from([0, 1, 8])),
         # At least three lines: chunks at the places of others have three parts.
         slot_bytes=longest * data.draw(st.sampled_from([3 * 128, 3 * CHUNK_BYTES, 4096])),
         launching=data.draw(st.sampled_from(Launching)),
     )
+    if plan.protocol is sley.Protocol.DIRECT:  # others can read some of the arrays, or none
+        chance = data.draw(st.randoms(use_true_random=False))
+        setattr(on.links.registered, "number", lambda *_: chance.randint(0, 1))  # noqa: B010
     shifts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
     for _ in range(2):
         count, op = data.draw(counts(plan.collective.chunks)), data.draw(st.sampled_from(ops))
