@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,23 @@ def test_a_chunk_may_rest_in_one_with_fewer_elements(
     on = executor(plan, engine=engine)
     for count in (5, 1):
         assert wrong(on, count) == 0, count
+
+
+def test_a_chunk_in_one_with_fewer_elements_is_pulled_if_the_scratch_is_lent_too() -> None:
+    """Of 5 elements a chunk has 4, and 3 of them lie before the scratch at the other's place."""
+
+    @sley.program(sley.Broadcast(3, 2, root=0, in_place=False), protocol="direct")
+    def swapped(p: sley.lang.ChunkProgram) -> None:
+        for chunk in range(2):
+            p.chunk(0, "in", chunk).copy(1, "out", 1 - chunk).copy(2, "out", chunk)
+        for target in (0, 1):
+            p.chunk(2, "out", [0, 1]).copy(target, "out", [0, 1])
+
+    on = executor(sley.compile(swapped), engine=Engine.INTERPRETED)
+    for of_output, of_scratch in ((1, 1), (1, 0), (0, 1)):
+        turn = cycle([1, of_output, of_scratch])
+        setattr(on.links.registered, "number", lambda *_, turn=turn: next(turn))  # noqa: B010
+        assert wrong(on, 5) == 0
 
 
 @pytest.mark.slow
