@@ -24,7 +24,7 @@ def shared() -> set[Path]:
 @pytest.mark.parametrize(
     ("seconds", "slack_bytes"),  # much of what a process grows by at first is its modules
     [
-        pytest.param(1.5, 64 << 20, id="seconds"),
+        pytest.param(0.8, 64 << 20, id="seconds"),
         pytest.param(LONG_S, 16 << 20, id="long", marks=pytest.mark.slow),
     ],
 )

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 import sley
+from support.processes.forked import PROCESSES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,20 +72,15 @@ def test_every_name_on_a_page_exists(page: Path) -> None:
             pytest.fail(f"{page.name} names {name}: {error}")
 
 
-def in_a_new_process(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout.strip()
-
-
 def test_verifier_and_simulator_load_no_compiler() -> None:
-    assert in_a_new_process(
+    code = (
         "import sys, sley.verification, sley.model.simulation\n"
         "print([n for n in ('compiler', 'lang', 'front_door') if f'sley.{n}' in sys.modules])\n"
         "print(sley.verify.__name__, sley.simulate.__name__, sley.topologies.__name__)\n"
         "print(hasattr(sley, 'no_such_name'), 'compile' in dir(sley))"
-    ).splitlines() == ["[]", "verify simulate sley.topologies", "False True"]
+    )
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert printed.splitlines() == ["[]", "verify simulate sley.topologies", "False True"]
 
 
 def test_the_names_are_those_that_type_checkers_see() -> None:
@@ -97,24 +94,27 @@ def test_the_names_are_those_that_type_checkers_see() -> None:
         assert getattr(sley, name) is found(f"{home}.{name}")
 
 
+def after_all_imports() -> list[str]:
+    """The modules in `sley`, after every module is imported and some functions work."""
+    for module in pkgutil.walk_packages(sley.__path__, "sley."):
+        if module.name != "sley.__main__":
+            try:
+                importlib.import_module(module.name)
+            except sley.SleyError as error:  # torchcomms
+                assert error.code == "R512", error
+    program = sley.algorithms.ring_allreduce(2)
+    plan = sley.compile(program, topology="1x2")
+    sley.verify(plan), sley.simulate(plan, "4K"), sley.show(plan), sley.lift(plan)
+    sley.choose(program, "4K", "1x2", channels=1, instances=1, protocol="LL")
+    assert [m.wrong for m in sley.run(plan, "4K", iterations=1, warmup=0)] == [0]
+    return [name for name in sley.__all__ if isinstance(getattr(sley, name), ModuleType)]
+
+
 def test_every_function_works_after_every_module_is_imported() -> None:
     """No module takes the place of a function in `sley`."""
-    lines = in_a_new_process(
-        "import importlib, pkgutil, sley\n"
-        "for module in pkgutil.walk_packages(sley.__path__, 'sley.'):\n"
-        "    if module.name != 'sley.__main__':\n"
-        "        try:\n"
-        "            importlib.import_module(module.name)\n"
-        "        except sley.SleyError as error:\n"  # torchcomms
-        "            assert error.code == 'R512', error\n"
-        "program = sley.algorithms.ring_allreduce(2)\n"
-        "plan = sley.compile(program, topology='1x2')\n"
-        "sley.verify(plan), sley.simulate(plan, '4K'), sley.show(plan), sley.lift(plan)\n"
-        "sley.choose(program, '4K', '1x2', channels=1, instances=1, protocol='LL')\n"
-        "print([m.wrong for m in sley.run(plan, '4K', iterations=1, warmup=0)])\n"
-        "print([name for name in sley.__all__ if type(getattr(sley, name)).__name__ == 'module'])"
-    )
-    assert lines.splitlines() == ["[0]", "['algorithms', 'rescclang', 'topologies']"]
+    with ProcessPoolExecutor(1, PROCESSES) as process:
+        found = process.submit(after_all_imports).result()
+    assert found == ["algorithms", "rescclang", "topologies"]
 
 
 def test_no_function_has_the_name_of_a_package() -> None:

@@ -1,4 +1,7 @@
-"""Tensors, layers and checkpoints divided over ranks: the losses are those of gloo."""
+"""Tensors, layers and checkpoints divided over ranks: the losses are those of gloo.
+
+Only the ranks import these parts of PyTorch, which takes a second.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 
 from support.processes.rank_pool import RankPool
 
@@ -53,6 +48,12 @@ def losses(net: nn.Module) -> list[float]:
 
 
 def check_tensor_parallel() -> None:
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
     found = []
     for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
         mesh = DeviceMesh.from_group(group, "cpu")
@@ -70,6 +71,8 @@ def test_tensor_parallel_training_has_the_losses_of_gloo(four_ranks: RankPool) -
 
 def pipeline(group: Any, schedule: type) -> list[float]:
     """The losses of the last rank; each has one layer."""
+    from torch.distributed.pipelining import PipelineStage
+
     rank, ranks = dist.get_rank(), dist.get_world_size()
     layer = layers(ranks)[rank]
     stage = PipelineStage(layer, rank, ranks, torch.device("cpu"), group=group)
@@ -90,6 +93,8 @@ def pipeline(group: Any, schedule: type) -> list[float]:
 
 
 def check_pipeline_parallel() -> None:
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+
     gloo = dist.new_group(backend="gloo")
     for schedule in (ScheduleGPipe, Schedule1F1B):
         found = pipeline(dist.group.WORLD, schedule)
@@ -103,6 +108,8 @@ def test_pipeline_parallel_training_has_the_losses_of_gloo(four_ranks: RankPool)
 
 def sharded(group: Any, seed: int) -> nn.Module:
     """A model with random parameters, cut over the ranks of a group."""
+    from torch.distributed.fsdp import fully_shard
+
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))  # 5 and 3 rows: unequal parts
     fully_shard(net, mesh=DeviceMesh.from_group(group, "cpu"))
@@ -111,6 +118,8 @@ def sharded(group: Any, seed: int) -> nn.Module:
 
 def check_checkpoint(folder: str) -> None:
     """What sley's group saves, gloo's loads, and the other way round."""
+    import torch.distributed.checkpoint as dcp
+
     groups = dist.group.WORLD, dist.new_group(backend="gloo")
     for turn, (saving, loading) in enumerate((groups, groups[::-1])):
         saved, loaded = sharded(saving, 1), sharded(loading, 2)

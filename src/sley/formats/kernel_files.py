@@ -20,7 +20,7 @@ from sley.ir.words import ReduceOp
 
 _COMMANDS = {
     Platform.CUDA: "nvcc -std=c++17 -cubin -arch=sm_90 FILE, or NVRTC: it includes nothing",
-    Platform.CPU: "g++ -std=c++17 -O1 -fno-strict-aliasing -pthread -shared -fPIC FILE",
+    Platform.CPU: "g++ -std=c++17 -Og -fno-strict-aliasing -pthread -shared -fPIC FILE",
 }
 _LAUNCHES = {
     Platform.CUDA: "The {blocks} blocks of {run}, of {threads} threads each, wait for one another: "

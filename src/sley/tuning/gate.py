@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import norm as normal
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtrit  # scipy.stats would take half a second to import
 
 from sley.tuning.agents.agent import Agent, ArmPrediction
 
@@ -72,7 +71,7 @@ class Gate(Agent):
         deviation, freedom = tally.deviation(cell)
         # At least 1: both the arm and the default have LEAST measurements here.
         compared = int((tally.count[cell] >= LEAST).sum()) - 1
-        quantile = float(student.ppf(1 - RISK / compared, freedom))
+        quantile = float(stdtrit(freedom, 1 - RISK / compared))
         error = max(deviation, _LEAST_DEVIATION) * float(np.sqrt((1 / count).sum()))
         mean = tally.sum[cell, rows] / count
         return bool(mean[0] + self.backend.margin + quantile * error < mean[1])
@@ -83,7 +82,7 @@ class Gate(Agent):
             return default
         # A prediction is what the agent believes of each arm after all that it has measured. Unlike
         # a test, it needs no correction for the number of arms.
-        quantile = float(normal.ppf(1 - RISK))
+        quantile = float(ndtri(1 - RISK))
         worst = expected.log_time + quantile * expected.deviation
         arm = int(np.where(self.mask(cell), worst, np.inf).argmin())
         return arm if worst[arm] + self.backend.margin < 0 else default

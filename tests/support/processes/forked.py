@@ -4,7 +4,11 @@ the server's environment and folder."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 
+IMPORTED = ["sley.cli", "sley.torch", "torch._dynamo", "pytest", "hypothesis"]
+
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["sley.cli", "sley.torch", "pytest", "hypothesis"])
+PROCESSES.set_forkserver_preload(IMPORTED)
+gc.freeze()  # in a forked process, collections would look at all that the server has imported

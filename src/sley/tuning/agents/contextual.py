@@ -10,8 +10,6 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from threadpoolctl import ThreadpoolController
 
 from sley.tuning.agents.agent import Agent, ArmPrediction
@@ -119,6 +117,10 @@ class Thompson(Agent):
 
     def _fit(self) -> None:
         """Conditions the process on all measured times of sizes whose default was measured."""
+        # These imports take half a second, and only agents of this kind need them.
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+
         self._fitted = int(self.tally.count.sum())
         self._predicted.clear()
         tally, default = self.tally, self.backend.default
