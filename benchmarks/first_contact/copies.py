@@ -10,9 +10,11 @@ import numpy as np
 
 import sley
 from first_contact.lines import Lines, run_step, step_parser
+from sley.engine import native
 from sley.engine.devices import Engine, Executor, Settings
 from sley.engine.devices.cuda import CudaDevice
 from sley.engine.kernels import KERNELS
+from sley.engine.types import DATA_TYPES
 from support.devices.gpu_checks import OnDevice
 from support.inputs.prefix_sums import prefix_sums
 
@@ -48,11 +50,14 @@ def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
     """The kernel that divides alone: it divides what the second of three ranks has by 2."""
     on = Executor(sley.compile(prefix_sums(3)), [device] * 3, Settings(timeout_s=timeout_s))
     data = [OnDevice(device, np.full(COUNT, 6.0 + r, np.float32), "float32") for r in range(3)]
-    prepared = on.prepare([one.array for one in data], reduce_op=sley.ReduceOp.AVG)
-    stream = device.stream()
-    for _, place, program, launch in prepared._turns:
-        if launch.function != KERNELS[0]:
-            place.launch(program, launch, stream)
+    (state,), stream = on.links.states[0], device.stream()
+    program = on._program(state, DATA_TYPES["float32"], sley.ReduceOp.AVG, scales=False)
+    place = state.plan, program[KERNELS[1]], 0, 0
+    alone = native.PlanCall(on.links.order, [place], on.settings.threads, False, ())
+    addresses = [device.view(one.array, what="data").address for one in data]
+    memories = [(rank, [(at, 0), (0, 0), (0, 0)]) for rank, at in enumerate(addresses)]
+    alone.lay_out(4, COUNT, memories)
+    alone.start([device.stream_address(stream)], True)
     device.synchronize(stream)
     outside = sum(one.fetch() for one in data)
     expected = (6, 3.5, 8)

@@ -134,8 +134,11 @@ std::shared_ptr<DevicePlan> make_plan(std::shared_ptr<const PlanTables> tables,
                                       const std::vector<std::uint64_t>& segments, Address abort,
                                       std::uint64_t timeout_ns) {
     auto& own = nb::cast<Device&>(device);
-    return {new DevicePlan(std::move(tables), own, launches, segments, abort, timeout_ns),
-            [kept = std::make_shared<Function>(std::move(device))](DevicePlan* plan) {
+    const auto made = [&] {
+        const Unlocked unlocked;  // the device may make it wait
+        return new DevicePlan(std::move(tables), own, launches, segments, abort, timeout_ns);
+    };
+    return {made(), [kept = std::make_shared<Function>(std::move(device))](DevicePlan* plan) {
                 if (is_python_ending()) return;  // as all memory of devices
                 const Unlocked unlocked;
                 delete plan;
