@@ -65,7 +65,7 @@ class Registered:
         """The number of a rank's memory; 0 for none."""
         if not size_bytes:
             return 0
-        at = bisect_right(self._pieces, (address, HIDDEN)) - 1
+        at = bisect_right(self._pieces, (address, native.HIDDEN)) - 1
         if at >= 0 and address + size_bytes <= self._pieces[at][1]:
             return self._pieces[at][2]
         own = self._ranks.devices[rank]
