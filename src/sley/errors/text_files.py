@@ -214,8 +214,6 @@ class Section:
 
     def sections(self, key: str, default: Any = _MISSING) -> list[Section]:
         """A list of tables."""
-        return [
-            Section(self.file, {place: one}, self.rule, self.path).section(place)
-            for k, one in enumerate(self.typed(key, list, default))
-            for place in [f"{key}[{k}]"]
-        ]
+        rows = {f"{key}[{k}]": one for k, one in enumerate(self.typed(key, list, default))}
+        named = Section(self.file, rows, self.rule, self.path)
+        return [named.section(name) for name in rows]

@@ -403,7 +403,7 @@ def machine_from(file: str, values: Mapping[str, Any]) -> Machine:
     faults = [one for name, part in given.items() for one in part.key_faults(*_KEYS[name])]
     if faults:
         raise SleyError(faults)
-    nvlink, pcie, cards, racks, rails, model = map(parts.get, list(_KEYS)[1:])
+    nvlink, pcie, cards, racks, rails, model = (parts.get(name) for name in _KEYS if name)
     node = Node(count_of(top, "gpus", MAX_RANKS))
     if nvlink is not None:
         _read_nvlink(nvlink, node)
