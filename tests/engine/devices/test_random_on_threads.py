@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from random import Random
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley.engine.devices import Engine, Launching, ThreadsDevice
+from sley.engine.devices import Engine, Launching
 from sley.verification.scales import Scales
 from support.devices.device_calls import CHUNK_BYTES, Call, executor, wrong
 from support.generators.examples import examples
@@ -86,21 +86,6 @@ def wrong_shifted(on: Any, count: int, shifts: Sequence[int], op: sley.ReduceOp)
     return call.wrong()
 
 
-class Keeping(ThreadsDevice):
-    """A device that lends others some of its arrays. chance: decides which."""
-
-    chance: Random
-
-    def lends(self, address: int, other: object) -> bool:
-        return self.chance.random() < 0.5
-
-
-def keeping(number: int, chance: Random) -> Keeping:
-    device = Keeping(number, flags=["-O0"])
-    device.chance = chance
-    return device
-
-
 def check(
     plan: sley.Plan,
     engine: Engine,
@@ -109,19 +94,17 @@ def check(
 ) -> None:
     """Two calls of different counts, at more slots than the plan needs, on arrays anywhere."""
     longest = int(plan.instructions.count.max(initial=1))
-    devices = None
-    if plan.protocol is sley.Protocol.DIRECT and data.draw(st.booleans()):
-        chance = data.draw(st.randoms(use_true_random=False))
-        devices = [keeping(rank % 2, chance) for rank in range(plan.collective.ranks)]
     on = executor(
         plan,
-        devices,
         engine=engine,
         slots=plan.slots + data.draw(st.sampled_from([0, 1, 8])),
         # At least three lines: chunks at the places of others have three parts.
         slot_bytes=longest * data.draw(st.sampled_from([3 * 128, 3 * CHUNK_BYTES, 4096])),
         launching=data.draw(st.sampled_from(Launching)),
     )
+    if plan.protocol is sley.Protocol.DIRECT:  # others can read some of the arrays, or none
+        chance = data.draw(st.randoms(use_true_random=False))
+        setattr(on.links.registered, "number", lambda *_: chance.randint(0, 1))  # noqa: B010
     shifts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
     for _ in range(2):
         count, op = data.draw(counts(plan.collective.chunks)), data.draw(st.sampled_from(ops))
@@ -193,6 +176,23 @@ def test_a_chunk_may_rest_in_one_with_fewer_elements(
     on = executor(plan, engine=engine)
     for count in (5, 1):
         assert wrong(on, count) == 0, count
+
+
+def test_a_chunk_in_one_with_fewer_elements_is_pulled_if_the_scratch_is_lent_too() -> None:
+    """Of 5 elements a chunk has 4, and 3 of them lie before the scratch at the other's place."""
+
+    @sley.program(sley.Broadcast(3, 2, root=0, in_place=False), protocol="direct")
+    def swapped(p: sley.lang.ChunkProgram) -> None:
+        for chunk in range(2):
+            p.chunk(0, "in", chunk).copy(1, "out", 1 - chunk).copy(2, "out", chunk)
+        for target in (0, 1):
+            p.chunk(2, "out", [0, 1]).copy(target, "out", [0, 1])
+
+    on = executor(sley.compile(swapped), engine=Engine.INTERPRETED)
+    for of_output, of_scratch in ((1, 1), (1, 0), (0, 1)):
+        turn = cycle([1, of_output, of_scratch])
+        setattr(on.links.registered, "number", lambda *_, turn=turn: next(turn))  # noqa: B010
+        assert wrong(on, 5) == 0
 
 
 @pytest.mark.slow

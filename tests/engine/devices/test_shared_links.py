@@ -130,13 +130,15 @@ def test_no_call_has_flags_of_two_epochs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "ticks"), [("Simple", 0), ("LL", 0), ("LL128", 0), ("LL", 4 * EPOCH)]
+    ("protocol", "ticks"),
+    [("Simple", 0), ("LL", 0), ("LL128", 0), ("LL", 4 * EPOCH), ("Direct", 0)],
 )
 def test_a_sender_waits_for_its_receiver_before_it_uses_slots_of_earlier_calls(
     protocol: str, ticks: int
 ) -> None:
     """Until it has read what is there, of whatever plan; in another epoch also until it has
-    overwritten old flags."""
+    overwritten old flags. With Direct no call ends before: the next one says anew where messages
+    are."""
     every = [one_way(2, chunks, protocol=protocol) for chunks in (1, 2)]
     ons = linked(every, launching="by-rank", slots=8)
     for on in ons:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from threading import Barrier, Thread
@@ -87,13 +87,15 @@ def together(calls: Sequence[Callable[[], None]]) -> None:
 @dataclass(frozen=True)
 class Order:
     """The calls of the processes. plan: of an AllReduce. members: the ranks of each process.
-    counts: of the successive calls. killed: the process that ends before the last call."""
+    counts: of the successive calls. killed: the process that ends before the last call. plain: the
+    ranks with arrays that other processes can't read."""
 
     plan: sley.Plan
     engine: Engine
     members: Sequence[Sequence[int]]
     counts: Sequence[int]
     killed: int | None = None
+    plain: Collection[int] = ()
 
 
 def numbers(rank: int, count: int) -> Any:
@@ -119,7 +121,7 @@ def process(order: Order, member: int, pipe: Connection) -> None:
     try:
         for number, count in enumerate(order.counts):
             is_last = number == len(order.counts) - 1
-            call = _prepared(on, count)
+            call = _prepared(on, count, order.plain)
             exchange(b"")  # all have compiled their kernels
             if is_last and member == order.killed:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -129,13 +131,18 @@ def process(order: Order, member: int, pipe: Connection) -> None:
     pipe.send(("results", results))
 
 
-def _prepared(on: Executor, count: int) -> Callable[[], dict[int, Any]]:
-    """An AllReduce in arrays that other processes can read; it returns each rank's output."""
-    inputs = outputs = on.empty("int64", count)
+def _prepared(on: Executor, count: int, plain: Collection[int]) -> Callable[[], dict[int, Any]]:
+    """An AllReduce; it returns each rank's output."""
+
+    def arrays() -> dict[int, Any]:
+        made = on.empty("int64", count)
+        return made | {rank: np.empty_like(made[rank]) for rank in made if rank in plain}
+
+    inputs = outputs = arrays()
     for rank in on.ranks:
         inputs[rank][:] = numbers(rank, count)
     if not on.plan.collective.in_place:
-        outputs = on.empty("int64", count)
+        outputs = arrays()
     prepared = on.prepare(inputs, None if outputs is inputs else outputs)
 
     def call() -> dict[int, Any]:

@@ -12,7 +12,7 @@ barrier.py                how far each process has come, so that none waits for 
 device_ranks.py           the ranks on the devices of all processes, and the processes' exchanges
 tables.py                 a plan as kernels read it
 device_state.py           a plan on a device; its tables, the same on all of them
-memory.py                 scratch, and arrays that other processes read
+memory.py                 what peers read; scratch, and arrays that other processes read
 arguments.py, calls.py    a call's validated arrays; prepared calls
 failures.py, counters.py  what the blocks of a failed call were waiting for; counters as numbers
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ class Registered:
     """
 
     def __init__(self, ranks: DeviceRanks) -> None:
-        self._ranks = ranks
+        self._ranks, self._places = ranks, ranks.places
         self._pieces: list[tuple[int, int, int]] = []
         """The begin, end and number of each piece, ascending."""
         self._rows = np.full((4, ranks.count), native.HIDDEN, np.uint64)
@@ -47,8 +46,8 @@ class Registered:
         if self._ranks.is_one_process:
             return
         try:
-            seen = np.array([memory.seen[rank] for rank in range(self._ranks.count)], np.uint64)
-            seen = seen.reshape(self._ranks.count, self._ranks.count)
+            count = self._ranks.count
+            seen = np.array([memory.seen[r] for r in range(count)], np.uint64).reshape(count, count)
         except (TypeError, ValueError, OverflowError) as problem:
             raise K514.error(
                 expected="the addresses of memory in all processes", found=str(problem)
@@ -66,11 +65,11 @@ class Registered:
         """The number of a rank's memory; 0 for none."""
         if not size_bytes:
             return 0
-        at = bisect_right(self._pieces, address, key=itemgetter(0)) - 1
+        at = bisect_right(self._pieces, (address, native.HIDDEN)) - 1
         if at >= 0 and address + size_bytes <= self._pieces[at][1]:
             return self._pieces[at][2]
         own = self._ranks.devices[rank]
-        return int(all(own.lends(address, place) for place in self._ranks.places if place != own))
+        return int(all(own.lends(address, place) for place in self._places if place != own))
 
     def table(self, device: Device) -> int:
         """The address of the table on a device of this process."""
@@ -82,8 +81,8 @@ class Registered:
         self._used += more
         if self._used > self._room:
             first, self._room = 0, len(self._rows)
-            places = self._ranks.places
-            self._tables.append({place: place.allocate(self._rows.nbytes) for place in places})
+            size = self._rows.nbytes
+            self._tables.append({place: place.allocate(size) for place in self._places})
         for device, memory in self._tables[-1].items():
             data = self._rows[first : self._used].view(np.uint8).reshape(-1)
             device.write(memory, first * row_bytes, data)

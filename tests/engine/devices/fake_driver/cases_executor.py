@@ -190,11 +190,12 @@ def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: 
     assert values(device, calls[1][0]).tolist() == [2 * 4.0**20] * 900
 
 
+@pytest.mark.parametrize("protocol", ["simple", "direct"])
 def test_graphs_and_calls_on_several_streams_run_one_after_the_other(
-    fake: FakeDriver, device: CudaDevice
+    fake: FakeDriver, device: CudaDevice, protocol: str
 ) -> None:
     """All sum the same arrays, in place."""
-    plan = ring()
+    plan = ring(protocol=protocol)
     stand_in(fake, plan, Engine.GENERATED)
     on = Executor(plan, [device] * RANKS, Settings(slot_bytes=1024, timeout_s=2))
     data = arrays([device] * RANKS, [np.full(900, 1)] * RANKS)

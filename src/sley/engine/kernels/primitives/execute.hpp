@@ -61,9 +61,10 @@ SLEY_INLINE char* slot_of(const Peer& peer, u32 message) {
     return peer.slots + static_cast<i64>((message - 1) & mask) * state.setup.slot_bytes;
 }
 
-// Whether the receiver can read what is at a place.
+// Whether the receiver can read what is at a place: all of it, also what is before the scratch.
 SLEY_INLINE bool is_lent(const Buffers& lent, Place where) {
-    return is_somewhere(where) && lent.memory[where.bits >> 30] != nullptr;
+    if (!is_somewhere(where) || (kMisplaced && lent.memory[kScratch] == nullptr)) return false;
+    return lent.memory[where.bits >> 30] != nullptr;
 }
 
 // Waits, as a worker, for all conditions of an execution: its waits, its messages, and slots, in

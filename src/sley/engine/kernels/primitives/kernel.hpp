@@ -41,13 +41,14 @@ SLEY_FUNCTION void refresh() {
 // message that is in them. `end` waits until it has read all of them, so that the next call may tell
 // others.
 SLEY_INLINE void lend(i32 number, const Peer& peer, const Registrations& registered) {
+    Buffers there;
+    SLEY_UNROLL
     for (i32 m = 0; m < 3; ++m) {
         const i64 row = static_cast<i64>(registered.number[m]) * state.setup.ranks;
         const u64 shift = state.setup.shifts[row + peer.rank];
-        char* there = shift == kHidden ? nullptr : state.own.memory[m] + shift;
-        state.lent[number].memory[m] = there;
-        peer.published->lent.memory[m] = there;
+        there.memory[m] = shift == kHidden ? nullptr : state.own.memory[m] + shift;
     }
+    state.lent[number] = peer.published->lent = there;
 }
 
 SLEY_INLINE void begin(const Call& call) {
@@ -66,10 +67,13 @@ SLEY_INLINE void begin(const Call& call) {
     barrier();
     const Block& b = state.block;
     bool stale = false;
+    // By the last threads, while the first ones load.
+    for (i32 i = publisher() - thread(); kProtocol == kDirect && i < b.senders; i += threads()) {
+        lend(i, call.setup.peers[b.first_sender + i], call.registered[b.rank]);
+    }
     // All words of a counter at once: mostly the other end has read everything, and no send polls.
     for (i32 i = thread(); i < b.senders; i += threads()) {
         const Peer& peer = call.setup.peers[b.first_sender + i];
-        if constexpr (kProtocol == kDirect) lend(i, peer, call.registered[b.rank]);
         const Counter& own = *peer.consumed;
         state.senders[i] = {peer, acquire(&own.value), is_stale(own) ? state.ticks : own.last};
     }
