@@ -119,7 +119,7 @@ def test_engines_and_launchings_may_be_given_by_name() -> None:
     on = executor(plan_of(), engine="interpreted", launching="by-rank")
     assert on.settings.engine is Engine.INTERPRETED
     call = on.prepare(zeros(8, 8))
-    assert len(call._places) == RANKS
+    assert len(call._streams) == RANKS
 
 
 @pytest.mark.parametrize(("asked", "stride"), [(1000, 896), (128, 128), (127, 112), (16, 16)])

@@ -19,25 +19,26 @@ class PreparedCall:
         self, call: native.PlanCall, links: LinkSet, states: Sequence[DeviceState]
     ) -> None:
         self._start, self._links = call.start, links
-        self._places = [(state.device, stream) for state in states for stream in state.streams]
+        self._devices = [state.device for state in states]
+        self._streams = [stream for state in states for stream in state.streams]
+        self._address_of = [state.device.stream_address for state in states for _ in state.streams]
 
     def __call__(self, streams: Any = None) -> None:
         """Makes the call. streams: as for `Executor.__call__`."""
         self._links.check()
+        given = streams if isinstance(streams, list | tuple) else [streams]
         if streams is None:
             # The arrays were made on the default streams; the call may run on others.
-            for device in dict.fromkeys(device for device, _ in self._places):
+            for device in self._devices:
                 device.synchronize(device.default_stream())
-            given = [stream for _, stream in self._places]
-        else:
-            given = list(streams) if isinstance(streams, list | tuple) else [streams]
-            if len(given) != len(self._places):
-                raise R503.error(
-                    expected=f"{len(self._places)} streams, one for each launch",
-                    found=f"{len(given)} streams",
-                )
-        pairs = zip(self._places, given, strict=True)
-        addresses = [device.stream_address(stream) for (device, _), stream in pairs]
+            given = self._streams
+        elif len(given) != len(self._streams):
+            raise R503.error(
+                expected=f"{len(self._streams)} streams, one for each launch",
+                found=f"{len(given)} streams",
+            )
+        pairs = zip(self._address_of, given, strict=True)
+        addresses = [address_of(stream) for address_of, stream in pairs]
         if not self._start(addresses, streams is not None):
             self._links.check()
         if streams is None:
