@@ -50,9 +50,10 @@ def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
     data = [OnDevice(device, np.full(COUNT, 6.0 + r, np.float32), "float32") for r in range(3)]
     prepared = on.prepare([one.array for one in data], reduce_op=sley.ReduceOp.AVG)
     stream = device.stream()
-    for _, place, program, launch in prepared._turns:
-        if launch.function != KERNELS[0]:
-            place.launch(program, launch, stream)
+    for start in prepared._starts:
+        for launch in start.launches:
+            if launch.function != KERNELS[0]:
+                device.launch(start.program, launch, stream)
     device.synchronize(stream)
     outside = sum(one.fetch() for one in data)
     expected = (6, 3.5, 8)

@@ -1028,8 +1028,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "order: a graph records no event",
         "engine/devices",
-        "if (recorded || targets_[k].is_captured)",
-        "if (recorded && !targets_[k].is_captured)",
+        "if (recorded || states_[k].is_captured)",
+        "if (recorded && !states_[k].is_captured)",
     ),
     _fault(
         "tables: a tile of LL128 ends within a line",

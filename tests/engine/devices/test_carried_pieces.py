@@ -60,7 +60,6 @@ extern "C" void receive(char* out, char* in, int n) {
     sley::flagged<true, false, false>({out, nullptr, in, nullptr, n}, {9, 0, 0, 0, 0});
 }
 """
-FUNCTIONS = ["carry", "divide", "send", "pass_on", "receive"]
 LENGTHS = (0, 1, 3, 4, 31, 121, 1000, 4099)
 SHIFTS = ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 1), (3, 0, 2, 1))
 """Elements from a multiple of 16 bytes to each of the four places of a piece."""
@@ -85,7 +84,7 @@ def library(protocol: str, dtype: str, workers: int) -> ctypes.CDLL:
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)
-    return threads().build(text + ENTRIES, FUNCTIONS)
+    return ctypes.CDLL(str(threads().compiled(text + ENTRIES)))
 
 
 class Place:

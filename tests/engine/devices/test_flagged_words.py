@@ -29,7 +29,7 @@ PLAN = sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol="L
 def library() -> ctypes.CDLL:
     variant = Variant(Platform.CPU, DATA_TYPES["int64"].number, sley.ReduceOp.SUM)
     text = Kernels.of(PLAN).source(Engine.INTERPRETED, variant) + ENTRIES
-    return threads().build(text, ["put", "taken"])
+    return ctypes.CDLL(str(threads().compiled(text)))
 
 
 def taken(library: ctypes.CDLL, slot: np.ndarray, flag: int) -> int | None:

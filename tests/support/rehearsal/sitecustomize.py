@@ -44,7 +44,7 @@ def _build_for_cpus() -> None:
         return of_device(kernels, engine, replace(variant, platform=Platform.CPU))
 
     def compile_text(text: str, arch: str) -> compiler.Compiled:
-        library = threads().build(text, [])._name
+        library = threads().compiled(text)
         return compiler.Compiled(
             f"library {CALL.itemsize} {library}\n".encode() + bytes(1), b"", {}
         )
