@@ -228,10 +228,10 @@ void define_devices(nb::module_& m) {
 
     nb::class_<ThreadsDevice, Device>(m, "ThreadsDevice", "Threads of this process.")
         .def(nb::init<>())
-        .def_static("map",
-                    [](int file, std::size_t n) -> Lease { return ThreadsDevice::map(file, n); },
+        .def_static("attach",
+                    [](int fd, std::size_t n) -> Lease { return ThreadsDevice::attach(fd, n); },
                     "descriptor"_a, "size_bytes"_a,
-                    "Memory in a file, from its begin on, which closes the file when it is freed.")
+                    "The begin of another process's memory, by a descriptor, which stays the caller's.")
         .def_static("function", &ThreadsDevice::function, "path"_a, "name"_a,
                     "The address of a function of a shared object, which stays loaded.");
 

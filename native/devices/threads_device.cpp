@@ -1,9 +1,6 @@
 #include "devices/threads_device.hpp"
 
 #include <dlfcn.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,15 +15,9 @@
 #include <utility>
 
 #include "fabric/control.hpp"
+#include "fabric/segment.hpp"
 
 namespace sley {
-namespace {
-
-using Kernel = int (*)(const void* call, int blocks);
-
-std::system_error failure(const char* doing) { return {errno, std::generic_category(), doing}; }
-
-}  // namespace
 
 // Tasks of a thread, which starts with the first one. The thread outlives its owner until all are
 // done, and nobody joins it: the last owner may go in a task of its own, or while Python ends.
@@ -111,6 +102,8 @@ private:
 
 namespace {
 
+using Kernel = int (*)(const void* call, int blocks);
+
 // Where an event was last recorded: behind so many tasks of a stream.
 struct Point {
     std::shared_ptr<ThreadsStream> stream;
@@ -126,10 +119,8 @@ Point& point_at(Device::Event event) { return *reinterpret_cast<Point*>(event); 
 }  // namespace
 
 Resource ThreadsDevice::allocate(std::size_t bytes) {
-    const int descriptor = memfd_create("sley", MFD_CLOEXEC);
-    if (descriptor < 0) throw failure("making a file of memory");
-    (void)!ftruncate(descriptor, static_cast<off_t>(std::max<std::size_t>(bytes, 1)));
-    return map(descriptor, bytes);  // which refuses a file that is too short
+    const auto made = Segment::sparse(bytes, true);
+    return {reinterpret_cast<std::uintptr_t>(made->at(0, bytes)), made, made->fd()};
 }
 
 void ThreadsDevice::write(std::uintptr_t to, const void* from, std::size_t bytes) {
@@ -140,18 +131,11 @@ void ThreadsDevice::read(void* to, std::uintptr_t from, std::size_t bytes) {
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
 }
 
-Resource ThreadsDevice::map(int descriptor, std::size_t bytes) {
-    const std::shared_ptr<void> file(nullptr, [descriptor](void*) { close(descriptor); });
-    bytes = std::max<std::size_t>(bytes, 1);  // none can't be mapped
-    struct stat found {};
-    errno = EINVAL;  // a shorter file: whoever reads behind its end gets a signal
-    void* made = fstat(descriptor, &found) != 0 || static_cast<std::size_t>(found.st_size) < bytes
-                     ? MAP_FAILED
-                     : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-    if (made == MAP_FAILED) throw failure("mapping a file of memory");
-    return {reinterpret_cast<std::uintptr_t>(made),
-            {made, [bytes, file](void* mapped) { munmap(mapped, bytes); }},
-            descriptor};
+Resource ThreadsDevice::attach(int descriptor, std::size_t bytes) {
+    const auto made = Segment::attach(descriptor, bytes);
+    // Whoever reads behind the end of a file gets a signal.
+    if (made->size() < bytes) throw std::system_error(EINVAL, std::generic_category(), "a file's end");
+    return {reinterpret_cast<std::uintptr_t>(made->data()), made, made->fd()};
 }
 
 std::uintptr_t ThreadsDevice::function(const std::string& path, const std::string& name) {
@@ -164,6 +148,8 @@ std::uintptr_t ThreadsDevice::function(const std::string& path, const std::strin
 Resource ThreadsDevice::stream() {
     const std::shared_ptr<ThreadsStream> made(new ThreadsStream);
     const std::lock_guard<std::mutex> held(lock_);
+    const auto is_gone = [](const auto& each) { return each.expired(); };
+    streams_.erase(std::remove_if(streams_.begin(), streams_.end(), is_gone), streams_.end());
     streams_.push_back(made);
     return {reinterpret_cast<std::uintptr_t>(made.get()),
             {nullptr, [made](void*) { made->close(); }}};
@@ -175,8 +161,6 @@ void ThreadsDevice::synchronize(std::optional<Stream> stream) const {
         waited.push_back(stream_at(*stream).shared_from_this());
     } else {
         const std::lock_guard<std::mutex> held(lock_);
-        const auto is_gone = [&](const auto& each) { return each.expired(); };
-        streams_.erase(std::remove_if(streams_.begin(), streams_.end(), is_gone), streams_.end());
         for (const auto& each : streams_) {
             if (auto locked = each.lock()) waited.push_back(std::move(locked));
         }

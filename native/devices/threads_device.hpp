@@ -30,13 +30,13 @@ struct TooFewThreads : std::runtime_error {
 // has no thread in the child. Failures of the system are std::system_error.
 class ThreadsDevice : public Device {
 public:
-    // Memory in an anonymous file.
+    // Memory in a file without a name.
     Resource allocate(std::size_t bytes) override;
     Resource allocate_host(std::size_t bytes) override { return allocate(bytes); }
     void write(std::uintptr_t to, const void* from, std::size_t bytes) override;
     void read(void* to, std::uintptr_t from, std::size_t bytes) override;
-    // Memory in a file, from its begin on, which closes the file when it is freed.
-    static Resource map(int descriptor, std::size_t bytes);
+    // The begin of such memory, by its descriptor, which stays the caller's.
+    static Resource attach(int descriptor, std::size_t bytes);
 
     // The address of a function of a shared object, which stays loaded until the process ends.
     // Throws std::invalid_argument if there is none.
@@ -53,7 +53,7 @@ public:
 
 private:
     mutable std::mutex lock_;
-    mutable std::vector<std::weak_ptr<ThreadsStream>> streams_;
+    std::vector<std::weak_ptr<ThreadsStream>> streams_;
 };
 
 }  // namespace sley

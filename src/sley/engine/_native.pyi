@@ -418,9 +418,9 @@ class ThreadsDevice(Device):
     def __init__(self) -> None: ...
 
     @staticmethod
-    def map(descriptor: int, size_bytes: int) -> Resource:
+    def attach(descriptor: int, size_bytes: int) -> Resource:
         """
-        Memory in a file, from its begin on, which closes the file when it is freed.
+        The begin of another process's memory, by a descriptor, which stays the caller's.
         """
 
     @staticmethod

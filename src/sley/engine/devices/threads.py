@@ -133,8 +133,8 @@ class ThreadsDevice(Device):
                 expected="a handle as `export` makes them", found=f"{handle[:40]!r}"
             ) from None
         try:
-            file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
-            made = self.native.map(file, start + size)
+            with Path(f"/proc/{process}/fd/{descriptor}").open("r+b") as file:
+                made = self.native.attach(file.fileno(), start + size)
             return Memory(made.address + start, size, made)
         except (OSError, ValueError) as problem:
             raise K514.error(
