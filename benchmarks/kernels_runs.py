@@ -181,7 +181,6 @@ class Copy:
     def time_us(self, size_bytes: int, calls: int) -> float:
         src, dst = self._memory
         moved = size_bytes * self._data.ranks
-        into, out = (self._data.device.array(memory, "uint8", moved) for memory in (dst, src))
 
         def start(streams: list[Any]) -> None:
             if isinstance(self._timer, CudaTimer):
