@@ -240,6 +240,9 @@ def syntax_tree(text: str, file: str, parameters: Iterable[str]) -> SyntaxTree:
         # Lines in the message would be those of the source; what follows it is for programmers.
         more = r" \(detected at line \d+\)| on line \d+| for integer string conversion.*"
         found = re.sub(more, "", error.msg)
+        if found == "invalid syntax" and error.lineno and error.end_offset:
+            word = _NEWLINE.split(source)[error.lineno - 1][at.column - 1 : error.end_offset - 1]
+            found += f": {shorten(word)!r}" if word.strip() else ": the end of the line"
         expected = "the language's syntax, which is Python's"
         raise L143.error(at=at, expected=expected, found=found, remedy=remedy) from None
     except (MemoryError, RecursionError):
