@@ -11,6 +11,7 @@ assumptions (rates that those leave out), structure (what the links of a topolog
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from sley.ir.topology import Topology
 from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, torus
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 
+@cache  # so that a function is itself, as pickle and comparisons need it
 def __getattr__(name: str) -> Callable[..., Topology]:
     """The function of a machine: a cluster of its nodes, by default one. Errors: C308."""
     known = name.replace("_", "-")
@@ -47,6 +49,7 @@ def __getattr__(name: str) -> Callable[..., Topology]:
     def clusters_of(nodes: int = 1) -> Topology:
         return machine(known, nodes)
 
+    clusters_of.__name__ = clusters_of.__qualname__ = name
     clusters_of.__doc__ = find_machine(known).description
     return clusters_of
 
