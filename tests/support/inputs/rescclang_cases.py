@@ -70,10 +70,10 @@ BAD: dict[str, tuple[str, str, int, int]] = {
     "a type of the algorithm": (HEAD[:-2] + " -> int:\n    x = 1\n", "L143", 1, 45),
     "a longer name": (HEAD.replace("(", "\u0301(", 1) + "    x = 1\n", "L143", 1, 1),
     "names behind a long text": (
-        f'ResCCLAlgo(AlgoName="{"é" * 1_900_000}", {"nRanks=4, " * 9000}):\n    x = 1\n',
+        f'ResCCLAlgo(AlgoName="{"é" * 450_000}", {"nRanks=4, " * 9000}):\n    x = 1\n',
         "L150",
         1,
-        1_900_035,
+        450_035,
     ),
     "another beginning": ("RescclAlgo(nRanks=4):\n    x = 1\n", "L143", 1, 1),
     "no algorithm": ("x = 1\n", "L143", 1, 1),
