@@ -1,8 +1,7 @@
 """Machine: a kind of node and the network between such nodes, read from the tables of a TOML file;
 sley's own are in machines/*.toml.
 
-Below: the inside of a node, and clusters of such nodes; checked access to the tables of a file, in
-which every error names the key; and the tables of machines.
+Below: the inside of a node, and clusters of such nodes; then the tables of machines.
 """
 
 from __future__ import annotations
