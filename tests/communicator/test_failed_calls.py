@@ -118,6 +118,16 @@ def test_a_rank_that_stops_before_it_sends_is_named() -> None:
     assert "found:    rank 1 neither moved nor waited" in ends[0].error
 
 
+def test_who_waits_longest_for_one_another_is_named_to_the_other() -> None:
+    """Nobody stands still: each waits for a message. The first to give up says what it waited for,
+    the other one who gave up."""
+    with Ranks(2, Settings(timeout_s=0.3, use_cache=False)) as group:
+        errors = group.errors(lambda comm: comm.recv(np.ones(4), 1 - comm.rank))
+    codes = [error.code for error in errors if isinstance(error, SleyError)]
+    assert sorted(codes) == ["N608", "N621"]
+    assert f"rank {codes.index('N621')} gave up" in str(errors[codes.index("N608")])
+
+
 def differs(comm: Communicator, what: str) -> None:
     odd = comm.rank == 2
     comm.barrier()
