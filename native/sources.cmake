@@ -30,7 +30,7 @@ set(DEVICES  # GPUs
   devices/cuda_calls.cpp
   devices/cuda_device.cpp
   devices/cuda_driver.cpp
-  devices/cuda_multicast.cpp
+  devices/cuda_mappings.cpp
   devices/deferred_free.cpp)
 set(TORCH  # PyTorch's C interfaces
   torch/libtorch.cpp)

@@ -211,12 +211,21 @@ void define_devices(nb::module_& m) {
         .def_static("window", &window, "devices"_a, "size_bytes"_a, unlocked,
                     "The addresses of the devices' parts, of all of them behind the switch, and "
                     "what keeps them.")
+        .def("allocate_shared",
+             [](CudaDevice& self, std::size_t n) -> Lease { return self.allocate_shared(n); },
+             "size_bytes"_a, unlocked)
+        .def("offset_of", &CudaDevice::offset_of, "address"_a, unlocked)
+        .def("descriptor", &CudaDevice::descriptor, "address"_a, unlocked,
+             "A file descriptor of mapped memory for other processes, which the caller closes; None "
+             "for other memory.")
         .def("share",
-             [](const CudaDevice& self, Address address) {
-                 const auto [handle, offset] = self.share(address);
-                 return std::make_pair(to_bytes(handle), offset);
-             },
+             [](const CudaDevice& self, Address address) { return to_bytes(self.share(address)); },
              "address"_a)
+        .def("attach_descriptor",
+             [](CudaDevice& self, int descriptor, std::size_t n) -> Lease {
+                 return self.attach(descriptor, n);
+             },
+             "descriptor"_a, "size_bytes"_a, unlocked)
         .def("attach",
              [](CudaDevice& self, const nb::bytes& handle) -> Lease {
                  const auto opened = from_bytes<cuda::IpcHandle>(handle);
@@ -233,6 +242,7 @@ void define_devices(nb::module_& m) {
         .def("function", &CudaDevice::function, "module"_a, "name"_a, unlocked)
         .def("blocks_at_once", &CudaDevice::blocks_at_once, "function"_a, "threads"_a, unlocked)
         .def("stream", [](CudaDevice& self) -> Lease { return self.stream(); }, unlocked)
+        .def("is_captured", &CudaDevice::is_captured, "stream"_a, unlocked)
         .def("launch",
              [](const CudaDevice& self, const LaunchRow& row, Address stream) {
                  const CudaLaunch launch = to_launch(row);
@@ -253,7 +263,8 @@ void define_devices(nb::module_& m) {
                          if (!is_python_ending()) delete order;
                      });
              }),
-             "abort"_a);
+             "abort"_a)
+        .def("wait", &CudaOrder::wait, unlocked, "Waits until all calls are done.");
     nb::class_<CudaCall>(m, "CudaCall", "A call on GPUs, which can be started many times.")
         .def("__init__",
              [](CudaCall* self, std::shared_ptr<CudaOrder> order, const StartRows& rows) {

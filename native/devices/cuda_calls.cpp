@@ -9,12 +9,43 @@ namespace sley {
 
 using namespace cuda;
 
+CudaOrder::CudaOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {
+    watch(this, [this] { return is_over(); });
+}
+
+CudaOrder::~CudaOrder() { forget(this); }
+
+bool CudaOrder::is_over() const {
+    return std::all_of(places_.begin(), places_.end(), [](const Place& place) {
+        try {
+            const ApartFromCaptures apart(place.device->context());
+            return cuEventQuery(Event{place.event.address}) != Result::kNotReady;
+        } catch (const Error&) {  // the device has failed: nothing runs
+            return true;
+        }
+    });
+}
+
+void CudaOrder::wait() const {
+    for (const Place& place : places_) {
+        if (place.is_in_graphs) {
+            place.device->synchronize({});
+        } else {
+            const ApartFromCaptures apart(place.device->context());
+            call(cuEventSynchronize, {"waiting for calls on ", place.device->name()},
+                 Event{place.event.address});
+        }
+    }
+    free_released();
+}
+
 CudaCall::CudaCall(std::shared_ptr<CudaOrder> order, std::vector<CudaStart> starts)
     : order_(std::move(order)), starts_(std::move(starts)), targets_(starts_.size()) {
+    const LaunchTurn turn;
     auto& places = order_->places_;
     while (places.size() < starts_.size()) {
-        const Resource event = starts_[places.size()].device->event();
-        places.emplace_back().event = event;
+        const auto* device = starts_[places.size()].device;
+        places.push_back({device, device->event()});
     }
     for (const auto& start : starts_) turns_ = std::max(turns_, start.launches.size());
 }
@@ -32,20 +63,16 @@ bool CudaCall::start(const std::vector<Stream>& streams, bool recorded) {
     };
     for_each([&](std::size_t k) { targets_[k] = look(k, streams[k]); });
     for_each([&](std::size_t k) { follow(k, streams[k], targets_[k]); });
-    {
-        const LaunchTurn turn;
-        // All runs are launched before all divisions. Otherwise a division that waits in a queue for
-        // its rank's run could block the run of another rank, for which the first run waits.
-        for (std::size_t t = 0; t < turns_; ++t) {
-            for_each([&](std::size_t k) {
-                const auto& start = starts_[k];
-                if (t < start.launches.size()) start.device->launch(start.launches[t], streams[k]);
-            });
-        }
+    const LaunchTurn turn;
+    // All runs are launched before all divisions. Otherwise a division that waits in a queue for its
+    // rank's run could block the run of another rank, for which the first run waits.
+    for (std::size_t t = 0; t < turns_; ++t) {
+        for_each([&](std::size_t k) {
+            const auto& start = starts_[k];
+            if (t < start.launches.size()) start.device->launch(start.launches[t], streams[k]);
+        });
     }
-    for_each([&](std::size_t k) {
-        if (recorded || targets_[k].is_captured) record(k, streams[k], targets_[k]);
-    });
+    for_each([&](std::size_t k) { record(k, streams[k], targets_[k], recorded); });
     return true;
 }
 
@@ -85,14 +112,14 @@ void CudaCall::follow(std::size_t k, Stream stream, const Target& target) {
          Event{place.event.address}, target.is_captured ? kExternal : 0U);
 }
 
-void CudaCall::record(std::size_t k, Stream stream, const Target& target) {
+void CudaCall::record(std::size_t k, Stream stream, const Target& target, bool recorded) {
     auto& place = order_->places_[k];
     call(cuEventRecordWithFlags, {"setting an event behind a call", "", "stream"},
          Event{place.event.address}, stream, target.is_captured ? kExternal : 0U);
     if (target.is_captured) {
         place.is_in_graphs = true;
     } else {
-        place.is_recorded = true;
+        place.is_recorded = recorded;
         place.stream = target.stream;
     }
 }

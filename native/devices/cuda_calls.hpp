@@ -26,12 +26,23 @@ struct CudaStart {
 class CudaOrder {
 public:
     // abort: the word in memory of the host by which a call is given up.
-    explicit CudaOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {}
+    explicit CudaOrder(const std::atomic<std::uint64_t>* abort);
+    CudaOrder(const CudaOrder&) = delete;
+    CudaOrder& operator=(const CudaOrder&) = delete;
+    ~CudaOrder();
+
+    // Waits until all calls are done, while others may launch. Where calls were captured, it waits
+    // for all work of the devices: no event tells that a graph runs.
+    void wait() const;
 
 private:
     friend class CudaCall;
 
+    // Whether no call is under way, as far as events tell.
+    bool is_over() const;
+
     struct Place {  // of a start
+        const CudaDevice* device;
         Resource event;
         std::uint64_t stream = 0;   // the number of the stream on which it was last recorded
         std::uint64_t capture = 0;  // the number of the last capture in which a start waits for it
@@ -49,7 +60,7 @@ public:
     CudaCall(std::shared_ptr<CudaOrder> order, std::vector<CudaStart> starts);
 
     // Starts the call, each start on its stream. recorded: whether the next call has to wait for
-    // this one; not if the caller does. Returns false, without a launch, if a call was given up.
+    // this one; not if the caller does; frees wait in any case. Returns false, without a launch, if a call was given up.
     // Throws cuda::Error, before anything is started if a stream isn't its device's ("elsewhere").
     bool start(const std::vector<cuda::Stream>& streams, bool recorded);
 
@@ -62,7 +73,7 @@ private:
     // The context of the start's device is current.
     Target look(std::size_t k, cuda::Stream stream) const;
     void follow(std::size_t k, cuda::Stream stream, const Target& target);
-    void record(std::size_t k, cuda::Stream stream, const Target& target);
+    void record(std::size_t k, cuda::Stream stream, const Target& target, bool recorded);
 
     std::shared_ptr<CudaOrder> order_;
     std::vector<CudaStart> starts_;

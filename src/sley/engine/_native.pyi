@@ -455,7 +455,18 @@ class CudaDevice:
         The addresses of the devices' parts, of all of them behind the switch, and what keeps them.
         """
 
-    def share(self, address: int) -> tuple[bytes, int]: ...
+    def allocate_shared(self, size_bytes: int) -> CudaResource: ...
+
+    def offset_of(self, address: int) -> int: ...
+
+    def descriptor(self, address: int) -> int | None:
+        """
+        A file descriptor of mapped memory for other processes, which the caller closes; None for other memory.
+        """
+
+    def share(self, address: int) -> bytes: ...
+
+    def attach_descriptor(self, descriptor: int, size_bytes: int) -> CudaResource: ...
 
     def attach(self, handle: bytes) -> CudaResource: ...
 
@@ -467,6 +478,8 @@ class CudaDevice:
 
     def stream(self) -> CudaResource: ...
 
+    def is_captured(self, stream: int) -> bool: ...
+
     def launch(self, launch: tuple[int, str, bytes, int, int, bool], stream: int) -> None: ...
 
     def synchronize(self, stream: int | None) -> None: ...
@@ -475,6 +488,9 @@ class CudaOrder:
     """Serialises calls on GPUs."""
 
     def __init__(self, abort: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
+
+    def wait(self) -> None:
+        """Waits until all calls are done."""
 
 class CudaCall:
     """A call on GPUs, which can be started many times."""

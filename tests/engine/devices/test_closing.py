@@ -49,8 +49,8 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append((ref(memory.owner), size_bytes))
         return memory
 
-    def attached(self: ThreadsDevice, handle: bytes) -> Memory:
-        memory = attach(self, handle)
+    def attached(self: ThreadsDevice, *how: Any) -> Memory:
+        memory = attach(self, *how)
         found.append((ref(memory.owner), memory.size_bytes))
         return memory
 
@@ -116,7 +116,9 @@ def test_closing_after_an_error_waits_for_nobody() -> None:
 def in_two_processes(**options: Any) -> list[Executor]:
     """Of rank 0 and of ranks 1 and 2, whose calls wait for one another for 0.2 seconds."""
     plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
-    return apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED, timeout_s=0.2)
+    ons = apart(plan, [[0], [1, 2]], engine=Engine.INTERPRETED, timeout_s=0.2)
+    together([lambda on=on: on.reserve(8, "int32") for on in ons])
+    return ons
 
 
 def alone(on: Executor) -> None:

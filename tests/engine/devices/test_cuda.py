@@ -17,7 +17,7 @@ from sley.errors import SleyError
 
 CASES = [
     Path(__file__).parent / "fake_driver" / f"cases_{of}.py"
-    for of in ("device", "launch", "executor", "running", "frees", "switches", "prebuilt")
+    for of in ("device", "launch", "executor", "running", "frees", "waits", "switches", "prebuilt")
 ]
 
 TEXT = """

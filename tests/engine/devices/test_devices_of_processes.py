@@ -175,10 +175,10 @@ def _raised(said: bytes) -> list[bytes]:
         lambda said: [said, 3],
         lambda said: [b"garbage"],
         lambda said: [b"[1]"],
-        lambda said: [said, b'{"1": "zz"}'],
+        lambda said: [said, b'{"1": ["zz", ""]}'],
         lambda said: [said, b'{"1": 5}'],
-        lambda said: [said, b'{"1": "00"}'],
-        lambda said: [said, b'{"1": "313a323a303a333a34"}'],  # process 1, descriptor 2
+        lambda said: [said, b'{"1": ["00", ""]}'],
+        lambda said: [said, b'{"1": ["313a323a303a333a34", ""]}'],  # process 1, descriptor 2
         lambda said: [said, b'{"one": "00"}'],
         lambda said: [b'{"0": "00", "1": "00"}'],
         lambda said: [said, b"refused:garbage"],
@@ -206,7 +206,8 @@ def test_processes_with_other_settings_are_refused() -> None:
 def test_calls_without_scratch_exchange_nothing() -> None:
     """A process that is gone is noticed by the call, not waited for in an exchange."""
     plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True))
-    on, _ = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=0.2)
+    on, other = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=0.2)
+    together([lambda on=on: on.reserve(8, "float64") for on in (on, other)])
     on.links.ranks._exchange = _raised
     refused("K508", on, {0: np.zeros(8)})
 
@@ -214,7 +215,7 @@ def test_calls_without_scratch_exchange_nothing() -> None:
 def test_memory_of_a_process_that_is_gone_is_refused() -> None:
     device, owner = ThreadsDevice(), ThreadsDevice(1)
     memory = owner.allocate(64)
-    handle = owner.export(memory)
+    handle, _ = owner.export(memory)
     del memory
     refused("K514", device.attach, handle)
 

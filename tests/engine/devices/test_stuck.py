@@ -212,6 +212,7 @@ def test_a_call_that_one_process_gives_up_ends_in_all() -> None:
     def make(rank: int) -> None:
         settings = Settings(Engine.INTERPRETED, timeout_s=timeouts_s[rank], slot_bytes=256)
         ons[rank] = Executor(plan, {rank: threads(rank)}, settings, exchange=meeting.exchange(rank))
+        ons[rank].reserve(9, "int32")
 
     def call(rank: int) -> str:
         return refused("K508", lambda: ons[rank]({rank: np.zeros(9, np.int32)}))

@@ -66,7 +66,7 @@ class Launch:
     function: the kernel's name in its program. call: the bytes of the kernel's one argument, a
     structure by value. blocks, threads: the grid and the block. together: whether all blocks must
     be resident at the same time (a cooperative launch). keeps: an object that must stay alive until
-    the kernel has ended: see `Device.keeps_launched`.
+    the kernel has ended; on GPUs memory is freed only then.
     """
 
     function: str
@@ -98,16 +98,17 @@ class CallOrder(ABC):
         launch, if a call was given up. K517, before anything is started, if a stream isn't its
         device's."""
 
+    @abstractmethod
+    def wait(self) -> None:
+        """Waits until all started calls are done, on whatever streams. Other threads may start
+        others meanwhile."""
+
 
 class Device(ABC):
     """Hardware that runs kernels. Two devices are equal if they are the same hardware."""
 
     platform: str
     """The primitives that it runs: "cuda" or "cpu"."""
-
-    keeps_launched: bool
-    """Whether a started launch holds its `keeps` until it has ended; otherwise whoever drops the
-    last reference must `synchronize` first."""
 
     queues: int | None = None
     """The most streams whose launches never wait for one another to start; None for any number."""
@@ -123,7 +124,8 @@ class Device(ABC):
     @abstractmethod
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
         """Zeroed memory, aligned to 256 bytes, that other devices can access. exported: whether
-        other processes get it, by `export`; then nothing else is exported with it."""
+        other processes get it, by `export`; then nothing else is exported with it, and it is for
+        devices that reach this one already."""
 
     @abstractmethod
     def allocate_host(self, size_bytes: int) -> HostMemory:
@@ -169,11 +171,12 @@ class Device(ABC):
         `size_bytes` on each. K507 if memory runs out."""
 
     @abstractmethod
-    def export(self, memory: Memory) -> bytes:
-        """A handle of `memory` for another process."""
+    def export(self, memory: Memory) -> tuple[bytes, int | None]:
+        """A handle of `memory` for another process, and the file descriptor that goes with it,
+        which the caller closes; None if the handle is enough."""
 
     @abstractmethod
-    def attach(self, handle: bytes) -> Memory:
+    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
         """The memory that another process exported, mapped into this process."""
 
     @abstractmethod
@@ -197,6 +200,10 @@ class Device(ABC):
     @abstractmethod
     def stream(self) -> Any:
         """A new stream: its launches run in order, concurrently with those of other streams."""
+
+    def is_captured(self, stream: Any) -> bool:
+        """Whether a graph is being captured from `stream`."""
+        return False
 
     @abstractmethod
     def order(self, abort: HostMemory) -> CallOrder:

@@ -25,7 +25,7 @@ from sley.engine.devices.windows import way_of_groups
 from sley.engine.kernels import KERNELS, Engine, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.types import DataType, data_type, reduction
-from sley.errors.devices import K506
+from sley.errors.devices import K506, K518
 from sley.errors.runtime import R503, R514
 from sley.ir.cut import UNIT_BYTES, longest_chunk
 from sley.ir.plan import Plan
@@ -85,7 +85,8 @@ class Executor:
         most = int(self.plan.collective.data_chunks.max()) if misplaced else 0
         self._front = -(-2 * most * UNIT_BYTES // _ALIGNMENT) * _ALIGNMENT
         self._steps = int(np.diff(self.plan.block_offset).max(initial=1))
-        self._programs: dict[tuple[Device, str, ReduceOp, bool], Any] = {}
+        self._programs: dict[tuple[str, ReduceOp, bool], list[Any]] = {}
+        """Of the links' states, by type, reduction, and whether inputs are scaled."""
 
     @property
     def ranks(self) -> list[int]:
@@ -104,18 +105,15 @@ class Executor:
         in several processes, calls of a plan with the direct protocol need such arrays. All
         processes allocate the same arrays in the same order. They last until the links are closed,
         and serve all their executors."""
-        self.check()
+        self.links.settle()
         return self.links.arrays.empty(dtype, elements)
 
-    def reserve(self, count: int, dtype: str) -> None:
-        """Allocates scratch for calls of `count` elements a block. A call does so itself, unless it
-        is captured into a graph."""
+    def reserve(self, count: int, dtype: str, reduce_op: ReduceOp = ReduceOp.SUM) -> None:
+        """Allocates scratch for calls of `count` elements a block, and loads their kernels; all
+        processes call this together. A call does so itself, unless it is captured into a graph."""
         self.check()
-        count, kind = whole(count, "count", 0), data_type(dtype)
-        elements = longest_chunk(self.plan.collective.chunks, count, kind.size_bytes)
-        chunks, room = self.plan.scratch_chunks.tolist(), elements * kind.size_bytes
-        sizes = [self._front + number * room for number in chunks]
-        self.links.scratch.reserve(sizes, self.synchronize)
+        count, kind, op = whole(count, "count", 0), data_type(dtype), reduction(reduce_op)
+        self._reserve(count, kind, op, scales=False, streams=())
 
     def __call__(
         self,
@@ -142,10 +140,8 @@ class Executor:
             started, and the next call or `synchronize` raises its error. By default the call is
             ordered after the devices' default streams and returns when it is done.
         """
-        call = self.prepare(
-            inputs, outputs, count=count, dtype=dtype, reduce_op=reduce_op, factor=factor
-        )
-        call(streams)
+        given = streams if isinstance(streams, list | tuple) else [streams]
+        self._prepare(inputs, outputs, count, dtype, reduce_op, factor, given)(streams)
 
     def prepare(
         self,
@@ -158,12 +154,27 @@ class Executor:
         factor: Any = None,
     ) -> PreparedCall:
         """Validates and lays out a call once, for repeated calls on the same arrays: each then
-        costs the host little more than its launches. Arguments: as for a call. With the direct
-        protocol and ranks in several processes, all processes prepare their calls together; an
-        error of one is raised in all."""
+        costs the host little more than its launches. Arguments: as for a call. With ranks in
+        several processes, all processes prepare together the first call of a type and reduction,
+        a call that needs more scratch, and any call with the direct protocol; an error of one is
+        raised in all."""
+        return self._prepare(inputs, outputs, count, dtype, reduce_op, factor, ())
+
+    def _prepare(
+        self,
+        inputs: Arrays,
+        outputs: Arrays | None,
+        count: int | None,
+        dtype: str | None,
+        reduce_op: ReduceOp,
+        factor: Any,
+        streams: Sequence[Any],
+    ) -> PreparedCall:
         self.check()
         ranks, states = self.links.ranks, self.links.states[self._number]
-        with ranks.telling() if self._is_read_remotely else nullcontext():
+        # Others wait for this process if its call is the first.
+        waited = self._is_read_remotely or not self._programs
+        with ranks.telling() if waited else nullcontext():
             devices, op = ranks.devices, reduction(reduce_op)
             arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
             cut = self._cut(arguments)
@@ -171,8 +182,7 @@ class Executor:
             fields: dict[str, int] = {**vars(cut)}
             if scales:
                 fields |= check_factor(self.plan, devices, factor, arguments.dtype, op)
-            programs = [self._program(state, arguments.dtype, op, scales) for state in states]
-        self.reserve(arguments.count, arguments.dtype.name)
+        programs = self._reserve(arguments.count, arguments.dtype, op, scales, streams)
         remote = self.links.arrays.remote(arguments.views) if self._is_read_remotely else {}
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
@@ -252,32 +262,58 @@ class Executor:
         """Whether other processes read messages from this process's arrays."""
         return self.plan.protocol is Protocol.DIRECT and not self.links.ranks.is_one_process
 
-    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Any:
-        key = (state.device, dtype.name, op, scales)
-        if key not in self._programs:
-            variant = Variant(
-                Platform(state.device.platform),
-                dtype.number,
-                op,
-                self.settings.threads,
-                self.links.ranks.is_one_device,
-                scales,
+    def _reserve(
+        self, count: int, dtype: DataType, op: ReduceOp, scales: bool, streams: Sequence[Any]
+    ) -> list[Any]:
+        """Sees to a call's scratch and kernels, and returns its programs, one for each state. The
+        driver may wait for all kernels then, also for one that waits for this process's next call:
+        so none is under way, and none starts before all processes are done. K518 if one of
+        `streams` is captured."""
+        links, key = self.links, (dtype.name, op, scales)
+        elements = longest_chunk(self.plan.collective.chunks, count, dtype.size_bytes)
+        chunks, room = self.plan.scratch_chunks.tolist(), elements * dtype.size_bytes
+        sizes = [self._front + number * room for number in chunks]
+        if key in self._programs and links.scratch.has(sizes):
+            return self._programs[key]
+        if any(links.ranks.places[0].is_captured(each) for each in streams if each is not None):
+            raise K518.error(
+                expected="scratch and kernels that are there before the capture",
+                found=f"the first call of {op.name} of {dtype.name}, or the first of this size",
+                remedy="Call `reserve` before the capture, or make the call once.",
             )
-            if scales:
-                prove_scales(self.plan)
-            engine = Engine.INTERPRETED if scales else self.settings.engine
-            text = self._kernels.source(engine, variant)
-            program = state.device.build(text, KERNELS)
-            room = state.device.capacity(program, KERNELS[0], self.settings.threads)
-            if state.blocks > room:
-                threads = self.settings.threads
-                raise K506.error(
-                    expected=f"at most {room} blocks of {threads} threads at once on "
-                    f"{state.device.name}",
-                    found=f"{state.blocks} blocks",
-                )
-            self._programs[key] = program
+        links.settle()
+        links.scratch.reserve(sizes)
+        if key not in self._programs:
+            with links.ranks.telling():
+                programs = [
+                    self._program(state, dtype, op, scales) for state in links.states[self._number]
+                ]
+            links.ranks.meet()
+            self._programs[key] = programs
         return self._programs[key]
+
+    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Any:
+        variant = Variant(
+            Platform(state.device.platform),
+            dtype.number,
+            op,
+            self.settings.threads,
+            self.links.ranks.is_one_device,
+            scales,
+        )
+        if scales:
+            prove_scales(self.plan)
+        engine = Engine.INTERPRETED if scales else self.settings.engine
+        program = state.device.build(self._kernels.source(engine, variant), KERNELS)
+        room = state.device.capacity(program, KERNELS[0], self.settings.threads)
+        if state.blocks > room:
+            threads = self.settings.threads
+            raise K506.error(
+                expected=f"at most {room} blocks of {threads} threads at once on "
+                f"{state.device.name}",
+                found=f"{state.blocks} blocks",
+            )
+        return program
 
     def _call(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sley.engine.devices.arguments import Views
@@ -26,13 +26,17 @@ class Scratch:
         self._addresses: dict[tuple[Device, int], int] = {}
         self._made: list[SharedMemory] = []
 
-    def reserve(self, sizes: Sequence[int], wait: Callable[[], None]) -> None:
-        """Allocates scratch of sizes[r] bytes for each rank r; calls `wait` before it replaces
-        scratch. All processes decide alike, whether or not their own ranks have scratch."""
-        both = list(zip(sizes, self._sizes, strict=True))
-        if all(size <= present for size, present in both):
+    def has(self, sizes: Sequence[int]) -> bool:
+        """Whether each rank r has scratch of sizes[r] bytes. All processes say the same, whether or
+        not their own ranks have scratch."""
+        return all(size <= present for size, present in zip(sizes, self._sizes, strict=True))
+
+    def reserve(self, sizes: Sequence[int]) -> None:
+        """Allocates scratch of sizes[r] bytes for each rank r, if there is less. Calls that use the
+        scratch which it replaces must be done."""
+        if self.has(sizes):
             return
-        wait()
+        both = list(zip(sizes, self._sizes, strict=True))
         # At least doubled: then the outgrown memories together don't exceed the current one. Calls
         # on the caller's streams, and captured calls, may still use those.
         grown = [max(size, 2 * present) if size > present else 0 for size, present in both]

@@ -55,7 +55,6 @@ class ThreadsDevice(Device):
     """
 
     platform = "cpu"
-    keeps_launched = True
     _streams: ClassVar[dict[int, WeakSet[_Stream]]] = {}
     """The streams by device number: devices with the same number are equal."""
     _lock: ClassVar[Lock] = Lock()
@@ -137,22 +136,22 @@ class ThreadsDevice(Device):
 
         return Window(parts, through)
 
-    def export(self, memory: Memory) -> bytes:
+    def export(self, memory: Memory) -> tuple[bytes, None]:
         descriptor = memory.owner.descriptor
         # Descriptor numbers are reused; handles must be unique.
         unique = os.fstat(descriptor).st_ino
         start = memory.address - memory.owner.address
-        return f"{os.getpid()}:{descriptor}:{start}:{memory.size_bytes}:{unique}".encode()
+        return f"{os.getpid()}:{descriptor}:{start}:{memory.size_bytes}:{unique}".encode(), None
 
-    def attach(self, handle: bytes) -> Memory:
+    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
         try:
-            process, descriptor, start, size, _ = map(int, handle.split(b":"))
+            process, number, start, size, _ = map(int, handle.split(b":"))
         except ValueError:
             raise K514.error(
                 expected="a handle as `export` makes them", found=f"{handle[:40]!r}"
             ) from None
         try:
-            file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+            file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
             every = _map_file(file, start + size)
             return Memory(every.address + start, size, every.owner)
         except (OSError, ValueError) as problem:
@@ -239,6 +238,10 @@ class _ThreadsOrder(CallOrder):
         self._behind: dict[int, tuple[_Stream, Future[None]]] = {}
         """The stream of each start of the last call, and a point behind it."""
 
+    def wait(self) -> None:
+        for _, last in self._behind.values():
+            last.result()
+
     def prepare(self, starts: Sequence[Start]) -> Callable[[Sequence[Any], bool], bool]:
         # All runs are started before all divisions, as on GPUs.
         most = max((len(start.launches) for start in starts), default=0)
@@ -261,9 +264,8 @@ class _ThreadsOrder(CallOrder):
             with native.LaunchTurn():
                 for number, start, launch in turns:
                     start.device.launch(start.program, launch, streams[number])
-            if recorded:
-                for number, stream in enumerate(streams):
-                    self._behind[number] = stream, stream.start(_nothing)
+            for number, stream in enumerate(streams):
+                self._behind[number] = stream, stream.start(_nothing)
             return True
 
         return begin
