@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -51,10 +52,15 @@ private:
     };
 
     const std::atomic<std::uint64_t>* abort_;
+    std::uint64_t number_;  // no other order has it
     std::vector<Place> places_;
 };
 
 // A call on fixed memory, which can be started many times, by one thread at a time.
+//
+// Calls of several orders run beside one another if all their blocks fit on each device. Otherwise a
+// call waits for those before it, as they were started; each could else fill a device, and wait there
+// for its blocks on another. Captured calls don't: nothing tells when their graphs run.
 class CudaCall {
 public:
     CudaCall(std::shared_ptr<CudaOrder> order, std::vector<CudaStart> starts);
@@ -73,12 +79,15 @@ private:
     // The context of the start's device is current.
     Target look(std::size_t k, cuda::Stream stream) const;
     void follow(std::size_t k, cuda::Stream stream, const Target& target);
+    void take_room(const std::vector<cuda::Stream>& streams);
     void record(std::size_t k, cuda::Stream stream, const Target& target, bool recorded);
 
     std::shared_ptr<CudaOrder> order_;
     std::vector<CudaStart> starts_;
     std::vector<Target> targets_;
     std::size_t turns_ = 0;  // the most launches of a start
+    std::vector<double> shares_;  // of the room of its device, by start
+    std::map<cuda::Context, std::vector<std::size_t>> on_;  // the starts on each device
 };
 
 }  // namespace sley

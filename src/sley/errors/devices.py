@@ -103,8 +103,8 @@ K514 = Rule(
     "K514 rank-gone",
     what="The process of a rank has ended or doesn't come, or data could not be exchanged with it.",
     why="Ranks in several processes access one another's memory. They pass its file descriptors "
-    "through sockets in /dev/shm, so they must run on one host, and in containers with one /dev/shm "
-    "(docker: --ipc=host); the driver must support virtual memory management.",
+    "through sockets in /dev/shm, so they must run on one host, and in containers with one "
+    "/dev/shm (docker: --ipc=host); the driver must support virtual memory management.",
     example="docker run IMAGE python rank.py  # for each rank, without --ipc=host",
     instead="Find out why the process ended, and check that `exchange` gives every process the "
     "bytes of all; start the ranks with the same settings; then make a new executor.",
@@ -132,8 +132,8 @@ K518 = Rule(
     why="During a capture nothing runs, so a wait would never end; a graph can't contain one. The "
     "first call of a type, reduction and size waits, to load kernels and to allocate scratch.",
     example="with torch.cuda.graph(graph, stream=stream): device.synchronize(stream)",
-    instead="Only start work during the capture; wait after the launch of the graph. Call `reserve` "
-    "before, or make the same call once.",
+    instead="Only start work during the capture; wait after the launch of the graph. Call "
+    "`reserve` before, or make the same call once.",
 )
 K519 = Rule(
     "K519 unfit-array",

@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -101,9 +102,35 @@ constexpr std::uintptr_t LEGACY_STREAM = 1;
 
 using Kernel = void (*)(const void* call, int blocks);
 
+// A device's multiprocessors, as room for blocks.
+struct Room {
+    std::mutex lock;
+    std::condition_variable changed;
+    unsigned taken = 0;
+
+    // Blocks of a cooperative launch come together; others one by one, and wait for the rest of their
+    // launch, which here begins when all are there, or as many as a device holds. Returns how many.
+    unsigned take(unsigned wanted, unsigned most, bool together) {
+        std::unique_lock<std::mutex> held(lock);
+        wanted = std::min(wanted, most);
+        const unsigned each = together ? wanted : 1;
+        for (unsigned had = 0; had < wanted; had += each) {
+            changed.wait(held, [=] { return taken + each <= most; });
+            taken += each;
+        }
+        return wanted;
+    }
+    void leave(unsigned number) {
+        std::lock_guard<std::mutex> held(lock);
+        taken -= number;
+        changed.notify_all();
+    }
+};
+
 struct Context {
     int device;
     std::set<Context*> peers;
+    Room room;
 };
 
 // What a graph starts, made anew at each launch of the graph.
@@ -1093,6 +1120,7 @@ int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** argu
     if (at_launch) at_launch();
     std::lock_guard<std::mutex> turn(waiting);
     Held held(lock);
+    if (current.empty()) return INVALID_CONTEXT;
     bool together = false;
     for (unsigned i = 0; i < config->attribute_count; ++i)
         together |= config->attributes[i].id == COOPERATIVE && config->attributes[i].value[0];
@@ -1117,9 +1145,14 @@ int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** argu
     }
     journal.push_back(note);
     int blocks = after("lame", number) ? grid[0] - 1 : grid[0];
-    return started(config->stream, [=, kernel = registered.kernel, ends = !after("endless", number)] {
+    unsigned most = settings["multiprocessors"] * settings["blocks_each"];
+    Room& room = current.back()->room;
+    return started(config->stream, [=, &room, wanted = grid[0], kernel = registered.kernel,
+                                    ends = !after("endless", number)] {
+        const unsigned has = room.take(wanted, most, together);
         while (!ends) std::this_thread::sleep_for(std::chrono::hours(1));
         if (kernel && !lost) kernel(call.data(), blocks);
+        room.leave(has);
     });
 }
 
