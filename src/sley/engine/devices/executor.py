@@ -54,8 +54,8 @@ class Executor:
     may be captured into a graph, which takes its turn when it is launched; the caller orders the
     calls on several streams within a capture. The executor and the arrays must outlive the graph.
     Only one thread at a time may use an executor, or others over the same links. `close`, or
-    leaving a `with` block, frees the links' memory; so does dropping the last reference, after
-    waiting for this process's devices, but not for other processes. Errors: K5xx, R5xx.
+    leaving a `with` block, frees the links' memory; so does dropping the last reference, when no
+    call of this process is under way, without waiting for other processes. Errors: K5xx, R5xx.
     """
 
     def __init__(
@@ -219,12 +219,13 @@ class Executor:
         return read_state(self.links, self._number)
 
     def close(self) -> None:
-        """Waits for the devices and, with `exchange`, until all processes call this; then frees the
-        links' memory. Afterwards neither the executor, nor another one of its links, nor prepared
-        calls, nor graphs that captured them can be used. After a failed call, of any process, it
-        doesn't wait for other processes, which may have ended. K514, after the memory is freed, if
-        one doesn't call it for `LATE_TIMEOUT_S`, or the executor's time-out if that is longer. A
-        second call does nothing."""
+        """Waits for the links' calls and, with `exchange`, until all processes call this; then
+        frees the links' memory, when no call of other links is under way. Afterwards neither the
+        executor, nor another one of its links, nor prepared calls, nor graphs that captured them
+        can be used. After a failed call, of any process, it doesn't wait for other processes, which
+        may have ended. K514, after the memory is freed, if one doesn't call it for
+        `LATE_TIMEOUT_S`, or the executor's time-out if that is longer. A second call does
+        nothing."""
         self.links.close()
 
     def __enter__(self) -> Executor:

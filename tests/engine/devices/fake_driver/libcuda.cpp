@@ -294,8 +294,9 @@ struct Entry;
 template <class... Arguments, int (*Body)(Arguments...)>
 struct Entry<int (*)(Arguments...), Body> {
     static inline std::string name;
+    static inline bool waits = false;
     static int call(Arguments... arguments) {
-        if (WAITING.count(name)) wait_for_all(name);
+        if (waits) wait_for_all(name);
         {
             Held held(lock);
             journal.push_back(name);
@@ -1163,6 +1164,7 @@ int cuGetProcAddress(const char* symbol, void** function, int, std::uint64_t, in
 template <class E>
 void* named(const char* name) {
     E::name = name;
+    E::waits = WAITING.count(name);
     return reinterpret_cast<void*>(&E::call);
 }
 
