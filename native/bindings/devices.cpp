@@ -273,6 +273,7 @@ void define_devices(nb::module_& m) {
                      auto& start = starts.emplace_back(CudaStart{device, {}});
                      for (const auto& row : launches) start.launches.push_back(to_launch(row));
                  }
+                 const Unlocked unlocked;  // who has the turn may need Python's lock to end it
                  new (self) CudaCall(std::move(order), std::move(starts));
              },
              "order"_a, "starts"_a, nb::keep_alive<1, 3>())

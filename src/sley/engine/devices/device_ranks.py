@@ -122,8 +122,15 @@ class DeviceRanks:
             }
         own = {rank: memory.address for rank, memory in memories.items()}
         found: Addresses = {device: dict(own) for device in self.places}
-        if self._exchange is None:
-            return SharedMemory(memories, found)
+        if self._exchange is not None:
+            self._attach_others(memories, sizes_bytes, found)
+            self.meet()  # a process that ended earlier would take its exported memory with it
+        return SharedMemory(memories, found)
+
+    def _attach_others(
+        self, memories: Mapping[int, Memory], sizes_bytes: Sequence[int], found: Addresses
+    ) -> None:
+        """Exports the memory of this process's ranks, and adds that of the others to `found`."""
         with ExitStack() as stack:
             with self.telling():
                 handles, descriptors = dict[int, str](), dict[int, int]()
@@ -137,7 +144,7 @@ class DeviceRanks:
                 path = box.getsockname() if box else ""
             gathered = self.gather({rank: [handle, path] for rank, handle in handles.items()})
             with self.telling():
-                others = {rank: _pair(rank, v) for rank, v in gathered.items() if rank not in own}
+                others = {r: _pair(r, v) for r, v in gathered.items() if r not in memories}
                 if box:
                     paths = {path for _, path in others.values()}
                     descriptors = pass_descriptors(box, descriptors, paths, len(others))
@@ -149,8 +156,6 @@ class DeviceRanks:
                             device, rank, handle, sizes_bytes[rank], descriptors.get(rank)
                         )
                         found[device][rank] = memory.address
-        self.meet()  # a process that ended earlier would take its exported memory with it
-        return SharedMemory(memories, found)
 
     def windows(self, teams: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Window]:
         """The windows of teams of ranks, which share switches; sizes: the bytes of a part of each.

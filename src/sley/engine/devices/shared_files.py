@@ -80,8 +80,24 @@ def pass_descriptors(
     """Sends the descriptors of this process's ranks to the boxes of other processes, at `paths`,
     and takes those of the `others` ranks from its own, by rank; the caller closes them. K514 if a
     box isn't reached, or if a process sends none in time."""
-    left = [(path, rank) for path in paths for rank in own]
     found: dict[int, int] = {}
+    try:
+        _pass(box, own, [(path, rank) for path in paths for rank in own], others, found)
+    except BaseException:  # a descriptor keeps the memory of its process
+        for descriptor in found.values():
+            os.close(descriptor)
+        raise
+    return found
+
+
+def _pass(
+    box: socket.socket,
+    own: Mapping[int, int],
+    left: list[tuple[str, int]],
+    others: int,
+    found: dict[int, int],
+) -> None:
+    """Sends what is left to send, by path and rank, and puts what comes into `found`."""
     until = time.monotonic() + _LATE_S
     # A box holds few messages: whoever finds one full goes on to empty his own, so that none waits
     # for ever for another.
@@ -109,7 +125,6 @@ def pass_descriptors(
                 expected=f"file descriptors of {others} ranks of other processes",
                 found=f"those of {len(found)}",
             )
-    return found
 
 
 def _folder() -> str | None:

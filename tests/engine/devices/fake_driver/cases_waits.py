@@ -20,6 +20,7 @@ from fake_driver.cases_executor import CAPTURED, RANKS, arrays, ring, stand_in, 
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Launching, Settings
 from sley.engine.devices.cuda import CudaDevice
+from sley.engine.native import LaunchTurn
 from support.devices.device_calls import current
 from support.processes.process_ranks import Meeting, together
 
@@ -130,6 +131,21 @@ def test_memory_is_freed_when_no_other_call_runs(
     device.synchronize(None)
     gc.collect()
     assert fake.used(0) == before
+
+
+def test_a_call_is_prepared_while_another_thread_launches(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """It waits for that thread, which may be in Python."""
+    on = Executor(ring(), [device] * RANKS)
+    call = on.prepare(data := arrays([device] * RANKS, [np.zeros(8)] * RANKS))
+    call()
+    other = threading.Thread(target=on.prepare, args=(data,))
+    with LaunchTurn():
+        other.start()
+        other.join(LATE_S)
+        assert other.is_alive()
+    other.join()
 
 
 def test_nothing_is_made_between_two_launches(fake: FakeDriver, device: CudaDevice) -> None:
