@@ -1028,8 +1028,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "order: a graph records no event",
         "engine/devices",
-        "if (recorded || targets_[k].is_captured)",
-        "if (recorded && !targets_[k].is_captured)",
+        "record(k, streams[k], targets_[k], recorded);",
+        "if (!targets_[k].is_captured) record(k, streams[k], targets_[k], recorded);",
     ),
     _fault(
         "tables: a tile of LL128 ends within a line",

@@ -11,8 +11,8 @@ using namespace cuda;
 
 namespace {
 
-// A start that may still run, by the event behind it. share: what it takes of a device's room, all of
-// it if it waits for others, which may still run.
+// A start that may still run, by the event behind it. share: what it takes of a device's room, all
+// of it if it waits for others, which may still run.
 struct Running {
     std::uint64_t order;
     Resource event;

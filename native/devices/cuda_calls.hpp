@@ -66,7 +66,8 @@ public:
     CudaCall(std::shared_ptr<CudaOrder> order, std::vector<CudaStart> starts);
 
     // Starts the call, each start on its stream. recorded: whether the next call has to wait for
-    // this one; not if the caller does; frees wait in any case. Returns false, without a launch, if a call was given up.
+    // this one; not if the caller does; frees wait in any case. Returns false, without a launch, if a
+    // call was given up.
     // Throws cuda::Error, before anything is started if a stream isn't its device's ("elsewhere").
     bool start(const std::vector<cuda::Stream>& streams, bool recorded);
 
