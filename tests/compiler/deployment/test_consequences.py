@@ -32,8 +32,9 @@ OF_NO_FILE = (
     "K521",
     "F425",
     "F426",
+    "F506",
 )
-"""Problems of a call of sley, or of writing a file."""
+"""Problems of a call of sley, of writing a file, or of which files of a folder are read."""
 
 VERIFIER = importlib.import_module("sley.verification")
 
