@@ -1,6 +1,7 @@
 #include "devices/call_order.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
@@ -38,14 +39,20 @@ bool CallOrder::is_over() const {
 }
 
 void CallOrder::wait() const {
+    std::exception_ptr problem;
     for (const Mark& mark : marks_) {
-        if (mark.is_in_graphs) {
-            mark.device->synchronize({});
-        } else {
-            mark.device->join(mark.event.address);
+        try {
+            if (mark.is_in_graphs) {
+                mark.device->synchronize({});
+            } else {
+                mark.device->join(mark.event.address);
+            }
+        } catch (...) {  // the others may still run
+            problem = std::current_exception();
         }
     }
     free_released();
+    if (problem != nullptr) std::rethrow_exception(problem);
 }
 
 OrderedCall::OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts)

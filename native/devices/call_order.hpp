@@ -33,7 +33,7 @@ public:
     ~CallOrder();
 
     // Waits until all calls are done, while others may launch. Where calls were captured, it waits
-    // for all work of the devices: no event tells that a graph runs.
+    // for all work of the devices: no event tells that a graph runs. Throws what kernels threw.
     void wait() const;
 
 private:

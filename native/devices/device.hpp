@@ -70,7 +70,7 @@ public:
     virtual void record(Event event, Stream stream, bool is_captured) const = 0;
     // Whether all is done before the event was last recorded outside captures.
     virtual bool is_done(Event event) const = 0;
-    // Waits until it is; the context needn't be current.
+    // Waits until it is, as `synchronize`; the context needn't be current.
     virtual void join(Event event) const = 0;
     // The part of the device that a launch's blocks take while they run; 0: none that others lack.
     virtual double part(const Launch& launch) const = 0;

@@ -205,7 +205,8 @@ bool ThreadsDevice::is_done(Event event) const {
 
 void ThreadsDevice::join(Event event) const {
     const auto& point = point_at(event);
-    if (point.stream != nullptr) point.stream->wait(point.tasks);
+    if (point.stream == nullptr || !point.stream->wait(point.tasks)) return;
+    if (const auto problem = point.stream->problem()) std::rethrow_exception(problem);
 }
 
 void ThreadsDevice::launch(const Launch& launch, Stream stream) const {

@@ -25,9 +25,9 @@ struct TooFewThreads : std::runtime_error {
 // A kernel is a function `int kernel(const void* call, int blocks)`, which runs its blocks as threads
 // and returns their number when all have ended. Addresses of memory are those of the process.
 //
-// What a kernel throws, and TooFewThreads, is thrown by the next `synchronize` of its stream. A
-// stream that is freed still runs what was launched on it. After a fork, a stream that was used before
-// has no thread in the child. Failures of the system are std::system_error.
+// What a kernel throws, and TooFewThreads, is thrown by the next `synchronize` of its stream, or `join`
+// of an event on it. A stream that is freed still runs what was launched on it. After a fork, a stream
+// that was used before has no thread in the child. Failures of the system are std::system_error.
 class ThreadsDevice : public Device {
 public:
     // Memory in a file without a name.
