@@ -51,6 +51,7 @@ def test_arrays_that_do_not_fit_the_count_break_the_callers_rule() -> None:
     refused("N999", lambda: count_of([Part("the a", None, 3)], None, RULE), "count")
     refused("N999", lambda: count_of([Part("the a", None, 3)], 2, RULE), "found:    0 elements")
     refused("R514", lambda: count_of(parts, -1, RULE))
+    refused("R514", lambda: count_of(parts, 10**5000, RULE))
 
 
 def test_the_type_comes_from_the_arrays_or_the_caller() -> None:

@@ -13,7 +13,7 @@ import sley
 from sley.errors import SleyError
 from sley.formats import mscclpp
 from sley.formats.mscclpp.lowering import cut
-from sley.formats.mscclpp.raw import parse
+from sley.formats.mscclpp.parse import parse
 from sley.formats.mscclpp.targets import MSCCLPP
 from support.generators.examples import examples
 from support.inputs import mscclpp_right as right

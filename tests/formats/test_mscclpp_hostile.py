@@ -17,7 +17,7 @@ from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.errors.mscclpp import F478
 from sley.formats import mscclpp
-from sley.formats.mscclpp import raw, reader
+from sley.formats.mscclpp import document, reader
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.problems import MOST_OF_A_KIND
 from sley.ir.collectives import Standard
@@ -601,11 +601,11 @@ def test_too_much_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     text = right.allreduce_by_rres().text
     path = tmp_path / "plan.json"
     path.write_text(text)
-    monkeypatch.setattr(raw, "MAX_TEXT_BYTES", len(text) - 1)
+    monkeypatch.setattr(document, "MAX_TEXT_BYTES", len(text) - 1)
     assert [refused(text).code, refused(str(path)).code] == ["F403", "F403"]
-    monkeypatch.setattr(raw, "MAX_TEXT_BYTES", len(text))
+    monkeypatch.setattr(document, "MAX_TEXT_BYTES", len(text))
     mscclpp.read(text)
-    monkeypatch.setattr(raw, "MAX_CONTAINERS", 20)
+    monkeypatch.setattr(document, "MAX_CONTAINERS", 20)
     assert refused(text).code == "F403"
 
 

@@ -20,7 +20,8 @@ from sley.cli.main import main
 from sley.errors import SleyError
 from sley.formats import mscclpp
 from sley.formats.mscclpp import reader
-from sley.formats.mscclpp.raw import parse, serialise
+from sley.formats.mscclpp.parse import parse
+from sley.formats.mscclpp.raw import serialise
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.formats.mscclpp.words import NAMES
 from sley.ir.one_sided import Action, OneSidedPlan

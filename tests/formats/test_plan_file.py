@@ -322,8 +322,9 @@ MOST_BYTES = 4 << 20
         lambda head: head["plan"]["collective"].__setitem__(1, HUGE),
         lambda head: head["plan"]["collective"].__setitem__(2, 1 << 22),
         lambda head: head.__setitem__("columns", [["plan.note", "<i8", HUGE]] * 9),
+        lambda head: head["plan"].__setitem__("times", [10**400, 1, 1]),
     ],
-    ids=["rows", "ranks", "chunks", "further columns"],
+    ids=["rows", "ranks", "chunks", "further columns", "times"],
 )
 def test_sizes_are_checked_before_memory_is_taken(
     loaded_of: Callable[[bytes], Plan], change: Callable[[dict[str, Any]], None]

@@ -172,6 +172,13 @@ def test_messages_name_the_loops_variables() -> None:
     text = HEAD + "    for i in range(3):\n        x = 1 % (2 - i)\n"
     assert found(text) == "1 % 0 with i = 2"
     assert found(HEAD + "    nodes = 1\n    x = node\n") == "node, did you mean nodes?"
+    assert found(HEAD + "    x += 1\n") == "'x += 1'"
+    assert found(HEAD + "    x = 1 y = 2\n") == "invalid syntax: 'y'"
+    assert found(HEAD.replace("=4", "+=4")) == "invalid syntax: '+='"
+    assert found(HEAD + "    x =\n") == "invalid syntax: the end of the line"
+    assert found(HEAD + "    (1)\n") == "'(1)'"
+    assert found(HEAD + f"    x = {'9' * 5000}\n") == "Exceeds the limit (4300 digits)"
+    assert found(HEAD.replace("4", "(5000\n+ 1)") + "    x = 1\n") == "nRanks=5000"
     assert found(HEAD + "    Transfer(0)\n") == "'Transfer', did you mean transfer?"
 
 
@@ -211,13 +218,13 @@ def test_files_are_read_as_texts_are(tmp_path: Path) -> None:
             load(bad)
         place = caught.value.diagnostics[0].places[0]
         assert (caught.value.code, place.line, place.column) == ("F404", line, column)
-    bad.write_bytes(b"#" * (4 * 2**20 + 1))
+    bad.write_bytes(b"#" * (2**20 + 1))
     for path in (bad, tmp_path, tmp_path / "none", tmp_path / "a\0b"):
         with pytest.raises(SleyError) as caught:
             load(path)
         assert caught.value.code == "F404"
     with pytest.raises(SleyError) as caught:
-        parse("#" * (4 * 2**20 + 1))
+        parse("#" * (2**20 + 1))
     assert caught.value.code == "F404"
     with pytest.raises(SleyError) as caught:
         parse(b"ResCCLAlgo")  # type: ignore[arg-type]

@@ -169,6 +169,7 @@ REFUSED = {
     "long key": ("T605", "x.toml", "a." * 16000 + "a = 1\n"),
     "no name": ("T607", "name", "gpus = 2\n" + SWITCH),
     "gpus": ("T607", "gpus", 'name = "x"\ngpus = "eight"\n'),
+    "digits": ("T607", "gpus", f'name = "x"\ngpus = 0x{"f" * 4000}\n'),
     "no gpus": ("T607", "gpus", 'name = "x"\ngpus = 0\n'),
     "flag": ("T607", "in_network", HEAD + 'in_network = "yes"\n' + SWITCH),
     "unknown key": ("T607", "nvlink.GBs", HEAD + SWITCH + "GBs = 3\n"),
@@ -190,6 +191,8 @@ REFUSED = {
     "nothing": ("T603", "x.toml", HEAD),
     "boards": ("T607", "nvlink.boards", HEAD + SWITCH + "boards = 3\n"),
     "between": ("T607", "nvlink.between_boards", HEAD + SWITCH + "boards = 2\n"),
+    "one board": ("T607", "nvlink.between", HEAD + SWITCH + "[nvlink.between_boards]\n" + RATE),
+    "boards beside links": ("T607", "nvlink.boards", HEAD + SWITCH + "links='all'\nboards = 2\n"),
     "cards": ("T607", "cards.count", HEAD + SWITCH + "[cards]\ncount = 3\n" + RATE),
     "lists": ("T607", "cards.gpus", HEAD + SWITCH + "[cards]\ngpus = [[0]]\n" + RATE),
     "list": ("T607", "cards.gpus[0]", HEAD + SWITCH + "[cards]\ncount=1\ngpus = [[]]\n" + RATE),
@@ -216,6 +219,11 @@ REFUSED = {
         + RATE
         + "[cards]\n"
         + RATE,
+    ),
+    "vertex of digits": (
+        "T608",
+        "pcie.links[0].from",
+        HEAD + TREE + f"[[pcie.links]]\nfrom=0x{'f' * 4000}\nto='cpu'\n" + RATE,
     ),
     "racks": ("T607", "racks.nodes", HEAD + SWITCH + "[racks]\n" + RATE),
     "two networks": (
@@ -247,6 +255,7 @@ GRAPHS = {
     "outside": ("T608", "links[0]", GRAPH + 'links = [[0, 2, "nvlink", 1, 1]]\n'),
     "zero": ("T602", "links[0]", GRAPH + 'links = [[0, 1, "nvlink", 1, 0]]\n'),
     "nan": ("T602", "links[0]", GRAPH + 'links = [[0, 1, "nvlink", nan, 1]]\n'),
+    "digits": ("T607", "links[0]", GRAPH + f'links = [[0, 1, "nvlink", {10**400}, 1]]\n'),
     "latency": ("T602", "links[0]", GRAPH + 'links = [[0, 1, "nvlink", 1, 1, -2]]\n'),
     "link kind": ("T607", "links[0]", GRAPH + 'links = [[0, 1, "nv", 1, 1]]\n'),
     "short": ("T607", "links[0]", GRAPH + 'links = [[0, 1, "nvlink"]]\n'),

@@ -336,6 +336,7 @@ def test_columns_of_taccl_matrices_are_sources_and_rows_destinations(tmp_path: P
         ("T607", custom(links=[[1]])),
         ("T607", custom(links=[[0, "a", 1]] * 3)),
         ("T602", custom(betas=[[0] * 3] * 3)),
+        ("T607", custom(betas=[[10**400] * 3] * 3)),
         ("T603", custom(links=[[0] * 3] * 3)),
         ("T607", custom(extra=1)),
         ("T607", custom(nics_per_node=2, remote_alpha=1, remote_beta=1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from pathlib import Path
 
@@ -82,7 +83,9 @@ def test_each_machine_has_a_function_and_sources(name: str) -> None:
 
 def test_only_machines_have_functions_which_describe_them() -> None:
     assert topologies.ndv4.__doc__ == topologies.find_machine("ndv4").description
-    assert {name.replace("-", "_") for name in NAMES} < set(dir(topologies))
+    assert pickle.loads(pickle.dumps(topologies.dgx_a100)) is topologies.dgx_a100
+    assert {name.replace("-", "_") for name in NAMES} == set(topologies._MACHINES)
+    assert set(topologies._MACHINES) < set(dir(topologies))
     for name in ("ndv44", "dgx-a100"):
         with pytest.raises(AttributeError, match=name):
             getattr(topologies, name)

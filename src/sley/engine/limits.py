@@ -9,6 +9,7 @@ from sley.engine.program import Loaded
 from sley.engine.types import DataType
 from sley.errors import Rule
 from sley.errors.runtime import R506, R514
+from sley.errors.text_files import excerpt
 from sley.ir.words import is_integer
 
 SLOT_BYTES = 64 * 1024
@@ -28,7 +29,7 @@ def whole(value: object, name: str, least: int, most: int = LARGEST, rule: Rule 
     end = "2**62" if most == LARGEST else f"{most:,}"
     raise rule.error(
         expected=f"{name} to be an integer from {least} to {end}",
-        found=f"{name}={value!r}",
+        found=f"{name}={excerpt(value)}",
         remedy=f"Give {name} as such an integer.",
     )
 

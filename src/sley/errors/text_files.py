@@ -125,7 +125,10 @@ _KINDS = {str: "a string", bool: "true or false", list: "a list", dict: "a table
 
 def excerpt(value: object) -> str:
     """A value's repr, cut to a length that fits a message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python limits the digits that it writes, but not those of hexadecimals
+        text = "a number of too many digits"
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
 
 

@@ -67,8 +67,10 @@ def is_integer(value: object) -> bool:
 
 
 def is_real(value: object) -> bool:
-    """Whether a value is a real number of Python or NumPy, but not a bool."""
-    return is_integer(value) or isinstance(value, (float, np.floating))
+    """Whether a value is a real number of Python or NumPy in the range of a float, not a bool."""
+    if is_integer(value):
+        return int(value).bit_length() < 1024  # type: ignore[call-overload,no-any-return]
+    return isinstance(value, (float, np.floating))
 
 
 def _flags(ops: Iterable[Op]) -> BoolArray:

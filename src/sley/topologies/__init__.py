@@ -10,7 +10,8 @@ assumptions (rates that those leave out), structure (what the links of a topolog
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
 
 from sley.ir.topology import Topology
 from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, torus
@@ -38,18 +39,47 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Callable[..., Topology]:
-    """The function of a machine: a cluster of its nodes, by default one. Errors: C308."""
-    known = name.replace("_", "-")
-    if "-" in name or known not in machine_names():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class MachineClusters(Protocol):
+    """Makes a cluster of nodes of one machine. Errors: C308."""
 
-    def clusters_of(nodes: int = 1) -> Topology:
-        return machine(known, nodes)
-
-    clusters_of.__doc__ = find_machine(known).description
-    return clusters_of
+    def __call__(self, nodes: int = 1) -> Topology: ...
 
 
-def __dir__() -> list[str]:
-    return sorted([*__all__, *(name.replace("-", "_") for name in machine_names())])
+# Type checkers see the machines here; `__getattr__` makes their functions.
+dgx1: MachineClusters
+dgx2: MachineClusters
+dgx_a100: MachineClusters
+dgx_b200: MachineClusters
+dgx_h100: MachineClusters
+dgx_h100_nvls: MachineClusters
+mi250x: MachineClusters
+mi300x: MachineClusters
+ndv2: MachineClusters
+ndv4: MachineClusters
+ndv5: MachineClusters
+ndv5_nvls: MachineClusters
+p5: MachineClusters
+pcie_8: MachineClusters
+resccl: MachineClusters
+resccl_4gpu: MachineClusters
+
+_MACHINES = tuple(__annotations__)
+__all__ += _MACHINES
+
+if not TYPE_CHECKING:  # they would take any name
+
+    @cache  # so that a function is itself, as pickle and comparisons need it
+    def __getattr__(name: str) -> MachineClusters:
+        if name not in _MACHINES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        known = name.replace("_", "-")
+
+        def clusters_of(nodes: int = 1) -> Topology:
+            return machine(known, nodes)
+
+        clusters_of.__name__ = clusters_of.__qualname__ = name
+        clusters_of.__doc__ = find_machine(known).description
+        return clusters_of
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

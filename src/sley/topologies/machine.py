@@ -1,8 +1,7 @@
 """Machine: a kind of node and the network between such nodes, read from the tables of a TOML file;
 sley's own are in machines/*.toml.
 
-Below: the inside of a node, and clusters of such nodes; checked access to the tables of a file, in
-which every error names the key; and the tables of machines.
+Below: the inside of a node, and clusters of such nodes; then the tables of machines.
 """
 
 from __future__ import annotations
@@ -371,7 +370,7 @@ def _unknown_machine(name: object, at: Place | None = None) -> SleyError:
         at=at or (),
         expected="one of " + ", ".join(machine_names()),
         found=excerpt(name),
-        remedy=did_you_mean(str(name), machine_names()),
+        remedy=did_you_mean(excerpt(name).strip("'"), machine_names()),
     )
 
 
@@ -445,12 +444,15 @@ def _read_nvlink(section: Section, node: Node) -> None:
     T608."""
     rate = _rate(section)
     if "links" in section:
+        section.check_keys((*_RATE, "links"), ("latency_us",))
         for a, b, times in _gpu_links(section, node.gpus):
             node.join(a, b, LinkKind.NVLINK, rate.times(times))
         return
     boards = count_of(section, "boards", node.gpus, 1)
     if node.gpus % boards:
         raise section.refuse("boards", f"a divisor of {node.gpus} GPUs", boards)
+    if boards == 1:
+        section.check_keys(_RATE, ("latency_us", "boards", "links"))
     switches = [node.add(VertexKind.SWITCH) for _ in range(boards)]
     for gpu in range(node.gpus):
         node.join(gpu, switches[gpu * boards // node.gpus], LinkKind.NVLINK, rate)
@@ -563,7 +565,7 @@ def _vertex(link: Section, key: str, name: Any, names: dict[str, int]) -> int:
         return names[name]
     expected, remedy = (
         "gpu NUMBER, nic NUMBER or one of [pcie] vertices",
-        did_you_mean(str(name), names),
+        did_you_mean(excerpt(name).strip("'"), names),
     )
     raise link.refuse(key, expected, name, T608, remedy)
 

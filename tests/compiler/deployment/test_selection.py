@@ -14,7 +14,7 @@ from sley.compiler.deployment import CallAction, DeployedCall, decide, examine, 
 from sley.compiler.deployment.candidates import read_head
 from sley.errors import SleyError
 from sley.errors.deployment import F504
-from sley.formats.mscclpp.raw import read_header
+from sley.formats.mscclpp.parse import read_header
 from support.generators.examples import examples
 from support.inputs.deployments import plan, prove_nothing, xml
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import sley
 from sley.formats import FORMATS, Target
-from sley.formats.mscclpp.raw import parse
+from sley.formats.mscclpp.parse import parse
 
 MEMORY, PORT, SWITCH = "memory", "port", "switch"
 

@@ -66,6 +66,15 @@ BAD: dict[str, tuple[str, str, int, int]] = {
     # by mistake: text, code, line, column
     "nothing": ("", "L115", 1, 1),
     "comments alone": ("# one\n\n  # two\n", "L115", 4, 1),
+    "a form feed alone": ("\f", "L143", 1, 1),
+    "a type of the algorithm": (HEAD[:-2] + " -> int:\n    x = 1\n", "L143", 1, 45),
+    "a longer name": (HEAD.replace("(", "\u0301(", 1) + "    x = 1\n", "L143", 1, 1),
+    "names behind a long text": (
+        f'ResCCLAlgo(AlgoName="{"é" * 450_000}", {"nRanks=4, " * 9000}):\n    x = 1\n',
+        "L150",
+        1,
+        450_035,
+    ),
     "another beginning": ("RescclAlgo(nRanks=4):\n    x = 1\n", "L143", 1, 1),
     "no algorithm": ("x = 1\n", "L143", 1, 1),
     "an indented header": ("  " + HEAD + "    x = 1\n", "L143", 1, 3),

@@ -27,7 +27,8 @@ from sley.formats.format import root_conditions
 from sley.formats.msccl_xml.lexical import attributes_of, limit_faults, tokens
 from sley.formats.msccl_xml.targets import COLLECTIVE_NAMES, XmlTarget
 from sley.formats.msccl_xml.targets import TARGETS as XML_TARGETS
-from sley.formats.mscclpp.raw import MAX_SIZE, PlanHeader, read_header
+from sley.formats.mscclpp.parse import PlanHeader, read_header
+from sley.formats.mscclpp.raw import MAX_SIZE
 from sley.formats.mscclpp.targets import MSCCLPP
 from sley.ir.conditions import INPUT_KEPT, Condition
 from sley.ir.one_sided import OneSidedPlan

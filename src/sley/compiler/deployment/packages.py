@@ -18,7 +18,8 @@ from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.deployment import F507, F519, F528, F531
 from sley.errors.formats import F461
 from sley.formats import files, new_folder, write_file
-from sley.formats.mscclpp.raw import PlanHeader, read_header, read_json
+from sley.formats.mscclpp.document import read_json
+from sley.formats.mscclpp.parse import PlanHeader, read_header
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow
 from sley.ir.sizes import SizeRange, checked_size

@@ -1,8 +1,8 @@
 """MSCCL++ execution plans: reads a JSON file into a OneSidedPlan, by all rules of the executor, and
 writes one for a Plan.
 
-`raw` is the model of a file, for both ways, with its text; it also reads what a call is compared
-with, of many files.
+`raw` is the model of a file, for both ways, with its text. `parse` makes it of a `document`, which
+is an object of JSON, or reads only what a call is compared with, of many files.
 `reader`: `checks` refuse a `raw` plan, `lowering` cuts its chunks and makes the machine's rows;
 `conditions` say when it is executed so.
 `writer`: `analysis` finds what switches do and which accesses need an order, `placing` the place of

@@ -18,7 +18,8 @@ from sley.formats.format import (
 from sley.formats.mscclpp.checks import check
 from sley.formats.mscclpp.conditions import conditions, own_chunks
 from sley.formats.mscclpp.lowering import Cutting, cut, lower
-from sley.formats.mscclpp.raw import RawPlan, ignored_notes, parse, place_of
+from sley.formats.mscclpp.parse import ignored_notes, parse
+from sley.formats.mscclpp.raw import RawPlan, place_of
 from sley.formats.mscclpp.targets import MSCCLPP, TARGETS, PlanTarget
 from sley.formats.mscclpp.words import COLLECTIVES, CUSTOM, FLUSH, PORT
 from sley.ir.collective import Collective

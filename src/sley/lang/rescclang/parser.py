@@ -2,7 +2,7 @@
 
 algorithm  = ["def"] "ResCCLAlgo" "(" parameter {"," parameter} ")" ":" block
 parameter  = name "=" (number | string)
-block      = simple | indented {simple | loop}
+block      = simple {";" simple} | indented {simple {";" simple} | loop}
 simple     = name "=" expression | "transfer" "(" 4 * (expression ",") type ")"
 loop       = "for" name "in" "range" "(" expression [, expression [, expression]] ")" ":" block
 expression = term {("+" | "-") term}
@@ -182,7 +182,7 @@ _BINARY: dict[type[ast.operator], tuple[Act, str]] = {
     ast.Mod: (Act.REMAINDER, "%"),
 }
 _FORMS = {
-    "for": "for name in range(...): with one to three bounds",
+    "for": "for name in range(...): with one to three bounds, without else",
     "transfer": "transfer(source rank, destination rank, step, chunk, type)",
 }
 Node: TypeAlias = ast.stmt | ast.expr | ast.arg
@@ -222,8 +222,11 @@ def syntax_tree(text: str, file: str, parameters: Iterable[str]) -> SyntaxTree:
     head = re.match(r"[ \t]*(def[ \t]+)?(\w*)", text)
     assert head is not None  # it matches nothing, too
     whole = Place(file, line, head.start(2) + 1)
-    if head[2] != HEAD or text[0] in " \t":
-        found = f"{shorten(text.split(maxsplit=1)[0])!r}{nearest(head[2], [HEAD])}"
+    # Python's names go on with more characters than \w has.
+    is_longer = f"a{text[head.end() : head.end() + 1]}".isidentifier()
+    if head[2] != HEAD or is_longer or text[0] in " \t":
+        beginning = _NEWLINE.split(text, 1)[0].lstrip(" \t")
+        found = f"{shorten(beginning)!r}{nearest(head[2], [HEAD])}"
         raise L143.error(at=whole, expected=f"{HEAD}(...): without indentation", found=found)
     # A line is put before the header, so that its columns stay, whether it has a `def` or not.
     source = ("\n" if head[1] else "def \\\n") + text
@@ -234,8 +237,12 @@ def syntax_tree(text: str, file: str, parameters: Iterable[str]) -> SyntaxTree:
     except SyntaxError as error:
         at = Place(file, (error.lineno or 2) + line - 2, max(error.offset or 1, 1))
         remedy = _INDENTATION if isinstance(error, IndentationError) else ""
-        # Lines in the message would be those of the source.
-        found = re.sub(r" \(detected at line \d+\)| on line \d+", "", error.msg)
+        # Lines in the message would be those of the source; what follows it is for programmers.
+        more = r" \(detected at line \d+\)| on line \d+| for integer string conversion.*"
+        found = re.sub(more, "", error.msg)
+        if found == "invalid syntax" and error.lineno and error.end_offset:
+            word = _NEWLINE.split(source)[error.lineno - 1][at.column - 1 : error.end_offset - 1]
+            found += f": {shorten(word)!r}" if word.strip() else ": the end of the line"
         expected = "the language's syntax, which is Python's"
         raise L143.error(at=at, expected=expected, found=found, remedy=remedy) from None
     except (MemoryError, RecursionError):
@@ -265,6 +272,7 @@ class _TreeWalk:
         self._parameters = frozenset(parameters)
         self._transfers: list[Transfer] = []
         self._loops = 0
+        self._last = (0, 0, 0)
 
     def algorithm(self, function: ast.FunctionDef, at: Place) -> SyntaxTree:
         """The tree of the whole text, whose header is at this place."""
@@ -275,6 +283,8 @@ class _TreeWalk:
         for other in others:
             if other is not None:
                 self.refuse(other, "a parameter with a value, as in nRanks=32")
+        if function.returns is not None:
+            self.refuse(function.returns, "':' after ')'")
         parameters = tuple(map(self._parameter, plain, given.defaults))
         body = self._block(function.body)
         return SyntaxTree(parameters, body, tuple(self._transfers), self._loops, at)
@@ -294,8 +304,16 @@ class _TreeWalk:
         return self._place(node.lineno, node.col_offset)
 
     def _place(self, line: int, column: int) -> Place:
-        before = self._lines[line - 1][:column].decode(errors="ignore")
-        return Place(self._file, line + self._skipped, len(before) + 1)
+        # Characters are counted from the last place on: all from the beginnings of their lines
+        # would take square time in a long line.
+        known, last, count = self._last
+        if line != known:
+            last = count = 0
+        begin, end = sorted((last, column))
+        between = len(self._lines[line - 1][begin:end].decode(errors="ignore"))
+        count += between if column > last else -between
+        self._last = line, column, count
+        return Place(self._file, line + self._skipped, count + 1)
 
     def _rest(self, node: Node) -> str:
         """The line from a node on."""
@@ -314,7 +332,8 @@ class _TreeWalk:
         except (ValueError, TypeError):
             literal = None
         known = literal if type(literal) in (int, str) else None
-        return Parameter(name.arg, known, self._text(value), self._at(name), self._at(value))
+        word = self._text(value) or self._rest(value)
+        return Parameter(name.arg, known, word, self._at(name), self._at(value))
 
     def _block(self, body: list[ast.stmt]) -> Block:
         statements = tuple(map(self._statement, body))
@@ -348,8 +367,10 @@ class _TreeWalk:
         if word in _FORMS:
             self.refuse(node, _FORMS[word])
         expected = "name = ..., for ... in range(...): or transfer(...)"
-        found = f"{shorten(word)!r}{nearest(word, _FORMS)}"
+        if not (near := nearest(word, _FORMS)):
+            self.refuse(node, expected)
         remedy = "Use one of these words in this spelling."
+        found = f"{shorten(word)!r}{near}"
         return L143.error(at=self._at(node), expected=expected, found=found, remedy=remedy)
 
     def _check_variable(self, name: ast.Name) -> None:

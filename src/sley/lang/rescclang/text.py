@@ -161,8 +161,8 @@ def _topology(given: _Parameters, variables: dict[str, int]) -> Topology | None:
     return Topology.cluster(ranks // gpus, gpus, nics)
 
 
-MAX_BYTES = 4 * 2**20
-"""Bound on the size of a text."""
+MAX_BYTES = 2**20
+"""Bound on the size of a text: Python's tree of it takes some 600 times as much memory."""
 
 _NO_FILE = "<rescclang>"
 
@@ -190,7 +190,7 @@ def parse(text: str, *, file: str = "", in_place: bool = False, **header: int | 
             at=Place(name),
             expected=f"at most {MAX_BYTES} bytes",
             found=f"{len(text)} characters",
-            remedy="Give a text of at most 4 MB; loops make large algorithms short.",
+            remedy="Give a text of at most 1 MB; loops make large algorithms short.",
         )
     algorithm = syntax_tree(text, name, NUMBERS)
     given = _Parameters(algorithm, header)
