@@ -36,7 +36,7 @@ set(DEVICES  # plans and calls on devices, and threads as a device
   devices/threads_device.cpp)
 set(CUDA  # GPUs
   devices/cuda_device.cpp
-  devices/cuda_multicast.cpp)
+  devices/cuda_mappings.cpp)
 set(TORCH  # PyTorch's C interfaces
   torch/libtorch.cpp)
 set(SIMULATOR

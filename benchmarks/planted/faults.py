@@ -1028,8 +1028,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "order: a graph records no event",
         "engine/devices",
-        "if (recorded || states_[k].is_captured)",
-        "if (recorded && !states_[k].is_captured)",
+        "{ record(k, streams[k], recorded); }",
+        "{ if (!states_[k].is_captured) record(k, streams[k], recorded); }",
     ),
     _fault(
         "tables: a tile of LL128 ends within a line",

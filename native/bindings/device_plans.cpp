@@ -154,8 +154,9 @@ void make_call(PlanCall* self, std::shared_ptr<CallOrder> order, const std::vect
     for (const auto& [plan, run, divide, shifts] : rows) {
         places.push_back({plan, run, divide, shifts});
     }
-    new (self) PlanCall(std::move(order), std::move(places), threads, together,
-                        for_streams(std::move(keeps)));
+    const auto kept = for_streams(std::move(keeps));
+    const Unlocked unlocked;  // who has the turn may need Python's lock to end it
+    new (self) PlanCall(std::move(order), std::move(places), threads, together, kept);
 }
 
 // A rank, and of its input, output and scratch the address, and the number for peers.

@@ -260,12 +260,21 @@ void define_devices(nb::module_& m) {
         .def_static("window", &window, "devices"_a, "size_bytes"_a, unlocked,
                     "The addresses of the devices' parts, of all of them behind the switch, and "
                     "what keeps them.")
+        .def("allocate_shared",
+             [](CudaDevice& self, std::size_t n) -> Lease { return self.allocate_shared(n); },
+             "size_bytes"_a, unlocked)
+        .def("offset_of", &CudaDevice::offset_of, "address"_a, unlocked)
+        .def("descriptor", &CudaDevice::descriptor, "address"_a, unlocked,
+             "A file descriptor of mapped memory for other processes, which the caller closes; None "
+             "for other memory.")
         .def("share",
-             [](const CudaDevice& self, Address address) {
-                 const auto [handle, offset] = self.share(address);
-                 return std::make_pair(to_bytes(handle), offset);
-             },
+             [](const CudaDevice& self, Address address) { return to_bytes(self.share(address)); },
              "address"_a)
+        .def("attach_descriptor",
+             [](CudaDevice& self, int descriptor, std::size_t n) -> Lease {
+                 return self.attach(descriptor, n);
+             },
+             "descriptor"_a, "size_bytes"_a, unlocked)
         .def("attach",
              [](CudaDevice& self, const nb::bytes& handle) -> Lease {
                  const auto opened = from_bytes<cuda::IpcHandle>(handle);
@@ -280,7 +289,8 @@ void define_devices(nb::module_& m) {
              },
              "code"_a)
         .def("function", &CudaDevice::function, "module"_a, "name"_a, unlocked)
-        .def("blocks_at_once", &CudaDevice::blocks_at_once, "function"_a, "threads"_a, unlocked);
+        .def("blocks_at_once", &CudaDevice::blocks_at_once, "function"_a, "threads"_a, unlocked)
+        .def("is_captured", &CudaDevice::is_captured, "stream"_a, unlocked);
 
     nb::class_<CallOrder>(m, "CallOrder", "Serialises calls on devices.")
         .def(nb::new_([](const Array<const std::uint8_t>& abort) {
@@ -292,7 +302,19 @@ void define_devices(nb::module_& m) {
                          if (!is_python_ending()) delete order;
                      });
              }),
-             "abort"_a);
+             "abort"_a)
+        .def("wait",
+             [](const CallOrder& self) {
+                 {
+                     const Waiting waiting;
+                     self.wait();
+                 }
+                 raise_if_interrupted();
+                 drop();
+             },
+             "Waits until all calls are done, on whatever streams; others may start meanwhile. "
+             "Where a call was captured, waits for all work of the devices, since nothing tells "
+             "that a graph runs.");
 }
 
 }  // namespace sley

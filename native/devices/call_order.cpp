@@ -1,6 +1,7 @@
 #include "devices/call_order.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
@@ -8,15 +9,66 @@
 #include "devices/deferred_free.hpp"
 
 namespace sley {
+namespace {
+
+// A start that may still run, by the event behind it. part: see Device::part; all of the device if
+// the start waits for others, which may still run.
+struct Running {
+    std::uint64_t order;
+    Resource event;
+    double part;
+};
+
+// By context; only in a LaunchTurn. At exit the events are the driver's, which may be unloaded.
+auto& g_running = *new std::map<std::uintptr_t, std::vector<Running>>;
+
+}  // namespace
+
+CallOrder::CallOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {
+    static std::atomic<std::uint64_t> last{0};
+    number_ = ++last;
+    watch(this, [this] { return is_over(); });
+}
+
+CallOrder::~CallOrder() { forget(this); }
+
+bool CallOrder::is_over() const {
+    return std::all_of(marks_.begin(), marks_.end(), [](const Mark& mark) {
+        return mark.device->is_done(mark.event.address);
+    });
+}
+
+void CallOrder::wait() const {
+    std::exception_ptr problem;
+    for (const Mark& mark : marks_) {
+        try {
+            if (mark.is_in_graphs) {
+                mark.device->synchronize({});
+            } else {
+                mark.device->join(mark.event.address);
+            }
+        } catch (...) {  // the others may still run
+            problem = std::current_exception();
+        }
+    }
+    free_released();
+    if (problem != nullptr) std::rethrow_exception(problem);
+}
 
 OrderedCall::OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts)
     : order_(std::move(order)), starts_(std::move(starts)), states_(starts_.size()) {
+    const LaunchTurn turn;
     auto& marks = order_->marks_;
     while (marks.size() < starts_.size()) {
-        const Resource event = starts_[marks.size()].device->event();
-        marks.emplace_back().event = event;
+        const auto* device = starts_[marks.size()].device;
+        marks.push_back({device, device->event()});
     }
-    for (const auto& start : starts_) turns_ = std::max(turns_, start.launches.size());
+    for (std::size_t k = 0; k < starts_.size(); ++k) {
+        const auto& [device, launches] = starts_[k];
+        turns_ = std::max(turns_, launches.size());
+        parts_.push_back(launches.empty() ? 0 : device->part(launches.front()));
+        if (parts_.back() > 0) on_[device->context()].push_back(k);
+    }
 }
 
 bool OrderedCall::start(const std::vector<Device::Stream>& streams, bool recorded) {
@@ -36,20 +88,17 @@ bool OrderedCall::start(const std::vector<Device::Stream>& streams, bool recorde
         states_[k] = starts_[k].device->look(streams[k], known);
     });
     for_each([&](std::size_t k) { follow(k, streams[k]); });
-    {
-        const LaunchTurn turn;
-        // All runs are launched before all divisions. Otherwise a division that waits in a queue for
-        // its rank's run could block the run of another rank, for which the first run waits.
-        for (std::size_t t = 0; t < turns_; ++t) {
-            for_each([&](std::size_t k) {
-                const auto& start = starts_[k];
-                if (t < start.launches.size()) start.device->launch(start.launches[t], streams[k]);
-            });
-        }
+    const LaunchTurn turn;
+    take_room(streams);
+    // All runs are launched before all divisions. Otherwise a division that waits in a queue for its
+    // rank's run could block the run of another rank, for which the first run waits.
+    for (std::size_t t = 0; t < turns_; ++t) {
+        for_each([&](std::size_t k) {
+            const auto& start = starts_[k];
+            if (t < start.launches.size()) start.device->launch(start.launches[t], streams[k]);
+        });
     }
-    for_each([&](std::size_t k) {
-        if (recorded || states_[k].is_captured) record(k, streams[k]);
-    });
+    for_each([&](std::size_t k) { record(k, streams[k], recorded); });
     return true;
 }
 
@@ -65,14 +114,47 @@ void OrderedCall::follow(std::size_t k, Device::Stream stream) {
     starts_[k].device->wait(stream, mark.event.address, state.is_captured);
 }
 
-void OrderedCall::record(std::size_t k, Device::Stream stream) {
+void OrderedCall::take_room(const std::vector<Device::Stream>& streams) {
+    for (const auto& [context, starts] : on_) {
+        if (states_[starts.front()].is_captured) continue;
+        auto& running = g_running[context];
+        const auto drop = [&running](const auto& is_over) {
+            running.erase(std::remove_if(running.begin(), running.end(), is_over), running.end());
+        };
+        const auto fits = [this, &running, &starts = starts] {
+            double part = 0;
+            for (const auto& each : running) part += each.part;
+            for (const std::size_t k : starts) part += parts_[k];
+            return part <= 1;
+        };
+        // Its own calls before come before it anyway.
+        drop([this](const Running& each) { return each.order == order_->number_; });
+        if (!fits()) {
+            drop([device = starts_[starts.front()].device](const Running& each) {
+                return device->is_done(each.event.address);
+            });
+        }
+        const bool waits = !fits();
+        std::vector<Running> behind;
+        if (waits) behind.swap(running);
+        for (const std::size_t k : starts) {
+            for (const auto& each : behind) {
+                const cuda::Current current(context);
+                starts_[k].device->wait(streams[k], each.event.address, false);
+            }
+            running.push_back({order_->number_, order_->marks_[k].event, waits ? 1 : parts_[k]});
+        }
+    }
+}
+
+void OrderedCall::record(std::size_t k, Device::Stream stream, bool recorded) {
     const auto& state = states_[k];
     auto& mark = order_->marks_[k];
     starts_[k].device->record(mark.event.address, stream, state.is_captured);
     if (state.is_captured) {
         mark.is_in_graphs = true;
     } else {
-        mark.is_recorded = true;
+        mark.is_recorded = recorded;
         mark.stream = state.number;
     }
 }

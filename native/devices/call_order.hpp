@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -26,12 +27,23 @@ struct Start {
 class CallOrder {
 public:
     // abort: the word in memory of the host by which a call is given up.
-    explicit CallOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {}
+    explicit CallOrder(const std::atomic<std::uint64_t>* abort);
+    CallOrder(const CallOrder&) = delete;
+    CallOrder& operator=(const CallOrder&) = delete;
+    ~CallOrder();
+
+    // Waits until all calls are done, while others may launch. Where calls were captured, it waits
+    // for all work of the devices: no event tells that a graph runs. Throws what kernels threw.
+    void wait() const;
 
 private:
     friend class OrderedCall;
 
+    // Whether no call is under way, as far as events tell.
+    bool is_over() const;
+
     struct Mark {  // behind a start
+        const Device* device;
         Resource event;
         std::uint64_t stream = 0;   // the number of the stream on which it was last recorded
         std::uint64_t capture = 0;  // the number of the last capture in which a start waits for it
@@ -40,17 +52,23 @@ private:
     };
 
     const std::atomic<std::uint64_t>* abort_;
+    std::uint64_t number_;  // no other order has it
     std::vector<Mark> marks_;
 };
 
 // A call on fixed memory, which can be started many times, by one thread at a time.
+//
+// Calls of several orders run beside one another if all their blocks fit on each device. Otherwise a
+// call waits for those before it, as they were started; each could else fill a device, and wait there
+// for its blocks on another. Captured calls don't: nothing tells when their graphs run.
 class OrderedCall {
 public:
     OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts);
 
     // Starts the call, each start on its stream. recorded: whether the next call has to wait for
-    // this one; not if the caller does. Returns false, without a launch, if a call was given up.
-    // Throws what the devices throw: before anything is started if a stream isn't its device's.
+    // this one; not if the caller does; frees wait in any case. Returns false, without a launch, if a
+    // call was given up. Throws what the devices throw: before anything is started if a stream isn't
+    // its device's.
     bool start(const std::vector<Device::Stream>& streams, bool recorded);
 
     // The arguments of their launches may change between starts.
@@ -58,12 +76,15 @@ public:
 
 private:
     void follow(std::size_t k, Device::Stream stream);
-    void record(std::size_t k, Device::Stream stream);
+    void take_room(const std::vector<Device::Stream>& streams);
+    void record(std::size_t k, Device::Stream stream, bool recorded);
 
     std::shared_ptr<CallOrder> order_;
     std::vector<Start> starts_;
     std::vector<StreamState> states_;  // of each start's stream
     std::size_t turns_ = 0;            // the most launches of a start
+    std::vector<double> parts_;       // see Device::part
+    std::map<std::uintptr_t, std::vector<std::size_t>> on_;  // the starts on each context
 };
 
 }  // namespace sley

@@ -13,6 +13,7 @@ enum class Result : int {
     kElsewhere = -2,  // not the driver's, like kMissing: see Error
     kMissing = -1,
     kSuccess = 0,
+    kNotReady = 600,
     kPeerAccessAlreadyEnabled = 704,
 };
 
@@ -60,6 +61,7 @@ struct Location {
 
 struct AllocationProperties {
     static constexpr int kPinned = 1;
+    static constexpr int kFileDescriptor = 1;  // a kind of handles
     static constexpr int kMinimum = 0;  // the least granularity, also of multicast objects
 
     int type;

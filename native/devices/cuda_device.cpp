@@ -1,5 +1,6 @@
 #include "devices/cuda_device.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -30,6 +31,7 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
     call(cuDeviceGetUuid, {"asking for its identity"}, &uuid_, device_);
     multiprocessors_ = attribute(kMultiprocessors);
     capability_ = {attribute(kCapabilityMajor), attribute(kCapabilityMinor)};
+    readers_ = {device_};
     call(cuDevicePrimaryCtxRetain, {opening}, &context_, device_);
     const ApartFromCaptures apart(context_);
     call(cuStreamCreate, {"making a stream on ", name_}, &copies_, kNonBlocking);
@@ -49,6 +51,7 @@ int CudaDevice::driver_version() {
 
 Resource CudaDevice::allocate(std::size_t bytes) {
     const auto doing = "allocating " + bytes_of(bytes) + " on " + name_;
+    const LaunchTurn turn;
     const ApartFromCaptures apart(context_);
     Pointer address = 0;
     call(cuMemAlloc, {doing}, &address, bytes);
@@ -58,6 +61,7 @@ Resource CudaDevice::allocate(std::size_t bytes) {
 }
 
 Resource CudaDevice::allocate_host(std::size_t bytes) {
+    const LaunchTurn turn;
     const ApartFromCaptures apart(context_);
     void* address = nullptr;
     // A size of 0 is refused.
@@ -69,6 +73,7 @@ Resource CudaDevice::allocate_host(std::size_t bytes) {
 
 Resource CudaDevice::register_host(void* address, std::size_t bytes, std::shared_ptr<void> keeps) {
     const auto doing = "letting " + name_ + " use memory that processes share";
+    const LaunchTurn turn;
     const ApartFromCaptures apart(context_);
     call(cuMemHostRegister, {doing, "", "sharing"}, address, bytes, kMapped);
     Resource made;
@@ -81,23 +86,27 @@ void CudaDevice::write(Pointer to, const void* from, std::size_t bytes) {
     const ApartFromCaptures apart(context_);
     call(cuMemcpyHtoDAsync, {"writing " + bytes_of(bytes) + " to ", name_}, to, from, bytes,
          copies_);
-    join(copies_);
+    finish(copies_);
 }
 
 void CudaDevice::read(void* to, Pointer from, std::size_t bytes) {
     const ApartFromCaptures apart(context_);
     call(cuMemcpyDtoHAsync, {"reading " + bytes_of(bytes) + " from ", name_}, to, from, bytes,
          copies_);
-    join(copies_);
+    finish(copies_);
 }
 
-void CudaDevice::reach(const CudaDevice& other) {
+void CudaDevice::reach(CudaDevice& other) {
+    const LaunchTurn turn;
+    auto& readers = other.readers_;
+    if (std::find(readers.begin(), readers.end(), device_) != readers.end()) return;
     const ApartFromCaptures apart(context_);
     const Result result = cuCtxEnablePeerAccess(other.context_, 0);
     if (result != Result::kSuccess && result != Result::kPeerAccessAlreadyEnabled) {
         throw Error(cuCtxEnablePeerAccess.name, result,
                     {"letting " + name_ + " reach " + other.name_});
     }
+    readers.push_back(device_);
 }
 
 std::optional<cuda::Device> CudaDevice::device_with(const Uuid& uuid) const {
@@ -144,18 +153,23 @@ std::optional<int> CudaDevice::place_of(Pointer address) const {
 
 bool CudaDevice::has_multicast() const { return attribute(kMulticastSupported) != 0; }
 
-std::pair<IpcHandle, std::size_t> CudaDevice::share(Pointer address) const {
-    const Purpose purpose{"exporting memory of ", name_, "sharing"};
-    const ApartFromCaptures apart(context_);
+std::size_t CudaDevice::offset_of(Pointer address) const {
+    const Current current(context_);
     Pointer base = 0;
     std::size_t bytes = 0;
-    call(cuMemGetAddressRange, purpose, &base, &bytes, address);
+    call(cuMemGetAddressRange, {"exporting memory of ", name_, "sharing"}, &base, &bytes, address);
+    return address - base;
+}
+
+IpcHandle CudaDevice::share(Pointer address) const {
+    const ApartFromCaptures apart(context_);
     IpcHandle handle{};
-    call(cuIpcGetMemHandle, purpose, &handle, base);
-    return {handle, address - base};
+    call(cuIpcGetMemHandle, {"exporting memory of ", name_, "sharing"}, &handle, address);
+    return handle;
 }
 
 Resource CudaDevice::attach(const IpcHandle& handle) {
+    const LaunchTurn turn;
     const ApartFromCaptures apart(context_);
     Pointer base = 0;
     call(cuIpcOpenMemHandle, {"attaching another process's memory to ", name_, "sharing"}, &base,
@@ -164,6 +178,7 @@ Resource CudaDevice::attach(const IpcHandle& handle) {
 }
 
 Module CudaDevice::load(const char* code) const {
+    const LaunchTurn turn;
     const ApartFromCaptures apart(context_);
     Module module = 0;
     call(cuModuleLoadData, {"loading kernels on ", name_}, &module, code);
@@ -171,6 +186,7 @@ Module CudaDevice::load(const char* code) const {
 }
 
 Function CudaDevice::function(Module module, const std::string& name) const {
+    const LaunchTurn turn;
     const ApartFromCaptures apart(context_);
     Function function = 0;
     call(cuModuleGetFunction, {"looking for the kernel ", name, "kernel"}, &function, module,
@@ -231,6 +247,34 @@ void CudaDevice::record(Event event, Stream stream, bool is_captured) const {
          is_captured ? kExternal : 0U);
 }
 
+bool CudaDevice::is_done(Event event) const {
+    try {
+        const ApartFromCaptures apart(context_);
+        return cuEventQuery(event) != Result::kNotReady;
+    } catch (const Error&) {  // the device has failed: nothing runs
+        return true;
+    }
+}
+
+void CudaDevice::join(Event event) const {
+    const ApartFromCaptures apart(context_);
+    call(cuEventSynchronize, {"waiting for calls on ", name_}, event);
+}
+
+double CudaDevice::part(const Launch& launch) const {
+    const int room = blocks_at_once(launch.function, static_cast<int>(launch.threads));
+    return static_cast<double>(launch.blocks) / std::max(room, 1);
+}
+
+bool CudaDevice::is_captured(Stream stream) const {
+    const Current current(context_);
+    CaptureStatus status{};
+    std::uint64_t number = 0;
+    call(cuStreamGetCaptureInfo, {"looking at a stream of ", name_, "stream"}, stream, &status,
+         &number, nullptr, nullptr, nullptr);
+    return status != CaptureStatus::kNone;
+}
+
 void CudaDevice::launch(const Launch& launch, Stream stream) const {
     LaunchAttribute cooperative{};
     cooperative.id = LaunchAttribute::kCooperative;
@@ -248,8 +292,12 @@ void CudaDevice::launch(const Launch& launch, Stream stream) const {
 
 void CudaDevice::synchronize(std::optional<Stream> stream) const {
     const Current current(context_);
-    if (stream) return join(*stream);
-    call(cuCtxSynchronize, {"waiting for ", name_});
+    if (stream) {
+        finish(*stream);
+    } else {
+        call(cuCtxSynchronize, {"waiting for ", name_});
+    }
+    free_released();
 }
 
 int CudaDevice::attribute(int which) const {
@@ -263,10 +311,10 @@ int CudaDevice::attribute(int which) const {
 void CudaDevice::zero(Pointer address, std::size_t bytes, const std::string& doing) {
     call(cuMemsetD8Async, {doing}, address, static_cast<unsigned char>(0), bytes,
          copies_);
-    join(copies_);
+    finish(copies_);
 }
 
-void CudaDevice::join(Stream stream) const {
+void CudaDevice::finish(Stream stream) const {
     call(cuStreamSynchronize, {"waiting for ", name_, "stream"}, stream);
 }
 

@@ -42,9 +42,11 @@ public:
     cuda::Device device() const { return device_; }
     cuda::Context context() const override { return context_; }
 
-    // Memory of cuMemAlloc, filled with zeros, aligned to 256 bytes. CUDA IPC has no handles for
-    // memory of pools and virtual memory.
+    // Memory of cuMemAlloc, filled with zeros, aligned to 256 bytes.
     Resource allocate(std::size_t bytes) override;
+    // Memory of which other processes get a descriptor, filled with zeros, for this device and those
+    // that reach it.
+    Resource allocate_shared(std::size_t bytes);
     // Pinned memory, at one address on the host and all devices: unified addressing guarantees
     // this for cuMemHostAlloc.
     Resource allocate_host(std::size_t bytes) override;
@@ -53,8 +55,9 @@ public:
     void write(cuda::Pointer to, const void* from, std::size_t bytes) override;
     void read(void* to, cuda::Pointer from, std::size_t bytes) override;
 
-    // Lets kernels on this device access all memory of cuMemAlloc on another.
-    void reach(const CudaDevice& other);
+    // Lets kernels on this device access all memory of cuMemAlloc on another, and what it allocates
+    // for several processes from now on.
+    void reach(CudaDevice& other);
     // The device with an identity, this one before others; none if the process doesn't see it.
     std::optional<cuda::Device> device_with(const cuda::Uuid& uuid) const;
     // Whether the link to a device has native atomics: NVLink has.
@@ -68,8 +71,16 @@ public:
     // Memory of several devices behind a switch, filled with zeros, of at least `bytes` on each.
     static SwitchedMemory window(const std::vector<CudaDevice*>& devices, std::size_t bytes);
 
-    // The driver's handle of an allocation for other processes, and an address's offset in it.
-    std::pair<cuda::IpcHandle, std::size_t> share(cuda::Pointer address) const;
+    // An address's offset in its allocation.
+    std::size_t offset_of(cuda::Pointer address) const;
+    // A file descriptor of mapped memory for other processes, which the caller closes; none for other
+    // memory.
+    std::optional<int> descriptor(cuda::Pointer address) const;
+    // CUDA IPC's handle of an allocation of cuMemAlloc for other processes. It has none for memory of
+    // pools.
+    cuda::IpcHandle share(cuda::Pointer address) const;
+    // The allocation that another process shares by a descriptor, or by a handle.
+    Resource attach(int descriptor, std::size_t bytes);
     Resource attach(const cuda::IpcHandle& handle);
 
     // code: a cubin or a fat binary. Kernels stay loaded until the process ends, since a CUDA graph
@@ -90,6 +101,10 @@ public:
     // Captured, they are nodes of the graph for an event outside it.
     void wait(Stream stream, Event event, bool is_captured) const override;
     void record(Event event, Stream stream, bool is_captured) const override;
+    bool is_done(Event event) const override;
+    void join(Event event) const override;
+    double part(const Launch& launch) const override;
+    bool is_captured(Stream stream) const;
     // Can be captured.
     void launch(const Launch& launch, Stream stream) const override;
 
@@ -97,7 +112,9 @@ private:
     int attribute(int which) const;
     void zero(cuda::Pointer address, std::size_t bytes, const std::string& doing);
     // Waits for a stream; the context is current.
-    void join(cuda::Stream stream) const;
+    void finish(cuda::Stream stream) const;
+    Resource mapped(cuda::Allocation memory, std::size_t bytes, std::size_t granularity,
+                    const std::vector<cuda::Device>& users, const cuda::Purpose& purpose) const;
     // Runs `free` in the device's context when the last owner goes.
     std::shared_ptr<void> until(std::function<void()> free) const;
 
@@ -109,6 +126,7 @@ private:
     std::pair<int, int> capability_;
     cuda::Context context_ = 0;
     cuda::Stream copies_ = 0;  // as the context, it lasts until the process ends
+    std::vector<cuda::Device> readers_;  // this device and those that reach it
 };
 
 }  // namespace sley

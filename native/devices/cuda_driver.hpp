@@ -89,6 +89,11 @@ inline Entry<std::size_t*, const AllocationProperties*, int> cuMemGetAllocationG
 inline Entry<Allocation*, std::size_t, const AllocationProperties*, unsigned long long> cuMemCreate{
     "cuMemCreate"};
 inline Entry<Allocation> cuMemRelease{"cuMemRelease"};
+inline Entry<Allocation*, void*> cuMemRetainAllocationHandle{"cuMemRetainAllocationHandle"};
+inline Entry<void*, Allocation, int, unsigned long long> cuMemExportToShareableHandle{
+    "cuMemExportToShareableHandle"};
+inline Entry<Allocation*, void*, int> cuMemImportFromShareableHandle{
+    "cuMemImportFromShareableHandle"};
 inline Entry<Pointer*, std::size_t, std::size_t, Pointer, unsigned long long> cuMemAddressReserve{
     "cuMemAddressReserve"};
 inline Entry<Pointer, std::size_t> cuMemAddressFree{"cuMemAddressFree"};
@@ -117,6 +122,8 @@ inline Entry<Stream, Context*> cuStreamGetCtx{"cuStreamGetCtx"};
 inline Entry<CaptureMode*> cuThreadExchangeStreamCaptureMode{"cuThreadExchangeStreamCaptureMode"};
 inline Entry<Event*, unsigned> cuEventCreate{"cuEventCreate"};
 inline Entry<Event> cuEventDestroy{"cuEventDestroy"};
+inline Entry<Event> cuEventQuery{"cuEventQuery"};
+inline Entry<Event> cuEventSynchronize{"cuEventSynchronize"};
 inline Entry<Event, Stream, unsigned> cuEventRecordWithFlags{"cuEventRecordWithFlags"};
 inline Entry<Stream, Event, unsigned> cuStreamWaitEvent{"cuStreamWaitEvent"};
 inline Entry<const LaunchConfig*, Function, void**, void**> cuLaunchKernelEx{"cuLaunchKernelEx"};

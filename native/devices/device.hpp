@@ -10,7 +10,7 @@
 namespace sley {
 
 // What a device made: memory, a stream, an event, by its address or handle; it is freed with its
-// last owner, or after the launches that are being made then. A failure to free is ignored, since
+// last owner, or when no call is under way (deferred_free.hpp). A failure to free is ignored, since
 // no caller could handle it: the device has failed, and its next use gets the error. descriptor: of
 // the file in which the memory is, for other processes; -1 if it is in none.
 struct Resource {
@@ -68,6 +68,12 @@ public:
     // Lets what is launched on the stream later wait for where the event was last recorded.
     virtual void wait(Stream stream, Event event, bool is_captured) const = 0;
     virtual void record(Event event, Stream stream, bool is_captured) const = 0;
+    // Whether all is done before the event was last recorded outside captures.
+    virtual bool is_done(Event event) const = 0;
+    // Waits until it is, as `synchronize`; the context needn't be current.
+    virtual void join(Event event) const = 0;
+    // The part of the device that a launch's blocks take while they run; 0: none that others lack.
+    virtual double part(const Launch& launch) const = 0;
     // Doesn't wait for the kernel.
     virtual void launch(const Launch& launch, Stream stream) const = 0;
 };

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "devices/deferred_free.hpp"
 #include "fabric/control.hpp"
 #include "fabric/segment.hpp"
 
@@ -44,6 +45,11 @@ public:
     std::uint64_t added() {
         const std::lock_guard<std::mutex> held(lock_);
         return added_;
+    }
+
+    bool is_done(std::uint64_t tasks) {
+        const std::lock_guard<std::mutex> held(lock_);
+        return done_ >= tasks;
     }
 
     // Waits until so many tasks are done; false if the caller is interrupted.
@@ -168,6 +174,7 @@ void ThreadsDevice::synchronize(std::optional<Stream> stream) const {
     for (const auto& each : waited) {
         if (!each->wait(each->added())) return;
     }
+    free_released();
     for (const auto& each : waited) {
         if (const auto problem = each->problem()) std::rethrow_exception(problem);
     }
@@ -189,6 +196,17 @@ void ThreadsDevice::wait(Stream stream, Event event, bool) const {
 void ThreadsDevice::record(Event event, Stream stream, bool) const {
     auto& own = stream_at(stream);
     point_at(event) = {own.shared_from_this(), own.added()};
+}
+
+bool ThreadsDevice::is_done(Event event) const {
+    const auto& point = point_at(event);
+    return point.stream == nullptr || point.stream->is_done(point.tasks);
+}
+
+void ThreadsDevice::join(Event event) const {
+    const auto& point = point_at(event);
+    if (point.stream == nullptr || !point.stream->wait(point.tasks)) return;
+    if (const auto problem = point.stream->problem()) std::rethrow_exception(problem);
 }
 
 void ThreadsDevice::launch(const Launch& launch, Stream stream) const {

@@ -25,9 +25,9 @@ struct TooFewThreads : std::runtime_error {
 // A kernel is a function `int kernel(const void* call, int blocks)`, which runs its blocks as threads
 // and returns their number when all have ended. Addresses of memory are those of the process.
 //
-// What a kernel throws, and TooFewThreads, is thrown by the next `synchronize` of its stream. A
-// stream that is freed still runs what was launched on it. After a fork, a stream that was used before
-// has no thread in the child. Failures of the system are std::system_error.
+// What a kernel throws, and TooFewThreads, is thrown by the next `synchronize` of its stream, or `join`
+// of an event on it. A stream that is freed still runs what was launched on it. After a fork, a stream
+// that was used before has no thread in the child. Failures of the system are std::system_error.
 class ThreadsDevice : public Device {
 public:
     // Memory in a file without a name.
@@ -49,6 +49,9 @@ public:
     StreamState look(Stream stream, std::optional<std::uint64_t> known) const override;
     void wait(Stream stream, Event event, bool is_captured) const override;
     void record(Event event, Stream stream, bool is_captured) const override;
+    bool is_done(Event event) const override;
+    void join(Event event) const override;
+    double part(const Launch&) const override { return 0; }
     void launch(const Launch& launch, Stream stream) const override;
 
 private:

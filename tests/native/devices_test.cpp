@@ -1,6 +1,7 @@
-// Threads as a device: streams, calls in order, their abort, frees beside launches; plans on it. Exits with 1 at
-// the first difference.
+// Threads as a device: streams, calls in order, their abort, frees beside launches and calls, calls that
+// don't fit beside one another; plans on it. Exits with 1 at the first difference.
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -153,6 +154,46 @@ void check_frees() {
     }
     release([&] { release([&] { said += "by a free"; }); });
     expect(said == "launched freed by a free", "a free doesn't wait, or is lost");
+
+    ThreadsDevice device;
+    Word abort{0}, gate{0};
+    const auto order = std::make_shared<CallOrder>(&abort);
+    const auto stream = device.stream();
+    OrderedCall call(order, {{&device, {run<Word, wait_for>(gate)}}});
+    for (const bool recorded : {false, true}) {
+        gate = 0;
+        call.start({stream.address}, recorded);
+        int freed = 0;
+        release([&] { ++freed; });
+        expect(freed == 0, "memory is freed while a call is under way");
+        gate = 1;
+        order->wait();
+        expect(freed == 1, "memory isn't freed behind a call");
+    }
+}
+
+// Of which a call of one block takes more than half.
+class SmallDevice : public ThreadsDevice {
+    double part(const Launch&) const override { return 0.6; }
+};
+
+void check_room() {
+    SmallDevice device;
+    Word abort{0}, gate{0};
+    int sum = 0;
+    std::vector<Resource> streams;
+    std::vector<OrderedCall> calls;
+    for (const auto& launch : {run<Word, wait_for>(gate), run<int, add_one>(sum)}) {
+        streams.push_back(device.stream());
+        calls.emplace_back(std::make_shared<CallOrder>(&abort),
+                           std::vector<Start>{{&device, {launch}}});
+        calls.back().start({streams.back().address}, false);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    expect(sum == 0, "two calls that don't fit run beside one another");
+    gate = 1;
+    device.synchronize({});
+    expect(sum == 1, "a call that waited is lost");
 }
 
 std::uint64_t symbol(int segment, std::uint64_t offset) {
@@ -250,6 +291,7 @@ int test(int, char**) {
     check_plans();
     check_order();
     check_frees();
+    check_room();
     return 0;
 }
 

@@ -476,7 +476,18 @@ class CudaDevice(Device):
         The addresses of the devices' parts, of all of them behind the switch, and what keeps them.
         """
 
-    def share(self, address: int) -> tuple[bytes, int]: ...
+    def allocate_shared(self, size_bytes: int) -> Resource: ...
+
+    def offset_of(self, address: int) -> int: ...
+
+    def descriptor(self, address: int) -> int | None:
+        """
+        A file descriptor of mapped memory for other processes, which the caller closes; None for other memory.
+        """
+
+    def share(self, address: int) -> bytes: ...
+
+    def attach_descriptor(self, descriptor: int, size_bytes: int) -> Resource: ...
 
     def attach(self, handle: bytes) -> Resource: ...
 
@@ -486,10 +497,17 @@ class CudaDevice(Device):
 
     def blocks_at_once(self, function: int, threads: int) -> int: ...
 
+    def is_captured(self, stream: int) -> bool: ...
+
 class CallOrder:
     """Serialises calls on devices."""
 
     def __init__(self, abort: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
+
+    def wait(self) -> None:
+        """
+        Waits until all calls are done, on whatever streams; others may start meanwhile. Where a call was captured, waits for all work of the devices, since nothing tells that a graph runs.
+        """
 
 RANKS: int = 128
 

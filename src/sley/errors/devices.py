@@ -84,11 +84,10 @@ K509 = Rule(
 )
 K510 = Rule(
     "K510 no-such-device, formerly K525",
-    what="This process sees no device of this name or number, or not another process's.",
+    what="This process sees no device of this name or number.",
     why="The devices are `threads` of this machine and `cuda`, NVIDIA's GPUs, numbered from 0 "
-    "among those in CUDA_VISIBLE_DEVICES. Processes share memory by CUDA IPC, which needs both "
-    "devices visible in both processes; launchers that give each process one GPU by "
-    "CUDA_VISIBLE_DEVICES hide the others.",
+    "among those in CUDA_VISIBLE_DEVICES. A launcher that gives each process one GPU by that "
+    "variable makes it number 0 in each.",
     example="CUDA_VISIBLE_DEVICES=1 sley run plan.xml --device cuda:1",
     instead="`nvidia-smi -L` lists the GPUs; check CUDA_VISIBLE_DEVICES.",
 )
@@ -103,14 +102,12 @@ K513 = Rule(
 K514 = Rule(
     "K514 rank-gone",
     what="The process of a rank has ended or doesn't come, or data could not be exchanged with it.",
-    why="Ranks in several processes access one another's memory through CUDA IPC. This requires "
-    "that both processes run on one host with the same visible devices, and in containers with the "
-    "same namespaces (docker: --ipc=host). Only plain allocations have handles, but not those of "
-    "memory pools and of PyTorch's expandable segments.",
-    example="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...",
+    why="Ranks in several processes access one another's memory. They pass its file descriptors "
+    "through sockets in /dev/shm, so they must run on one host, and in containers with one "
+    "/dev/shm (docker: --ipc=host); the driver must support virtual memory management.",
+    example="docker run IMAGE python rank.py  # for each rank, without --ipc=host",
     instead="Find out why the process ended, and check that `exchange` gives every process the "
-    "bytes of all; start the ranks with the same settings, and arrays from plain allocations; then "
-    "make a new executor.",
+    "bytes of all; start the ranks with the same settings; then make a new executor.",
 )
 K516 = Rule(
     "K516 device-failed",
@@ -132,9 +129,11 @@ K517 = Rule(
 K518 = Rule(
     "K518 during-capture",
     what="A call that a CUDA graph can't contain was made during the capture of a graph.",
-    why="During a capture nothing runs, so a wait would never end; a graph can't contain one.",
+    why="During a capture nothing runs, so a wait would never end; a graph can't contain one. The "
+    "first call of a type, reduction and size waits, to load kernels and to allocate scratch.",
     example="with torch.cuda.graph(graph, stream=stream): device.synchronize(stream)",
-    instead="Only start work during the capture; wait after the launch of the graph.",
+    instead="Only start work during the capture; wait after the launch of the graph. Call "
+    "`reserve` before, or make the same call once.",
 )
 K519 = Rule(
     "K519 unfit-array, formerly K505 K512",
@@ -168,7 +167,8 @@ K523 = Rule(
     why="The last 8 bytes of a line say that its other 120 have arrived. That holds where a warp's "
     "store of 128 bytes arrives as a whole: over NVLink, and within one GPU. PCIe may split it; "
     "the receiver would then read old data without notice. Links that carry whole lines are those "
-    "with native atomics (`nvidia-smi topo -p2p a`).",
+    "with native atomics (`nvidia-smi topo -p2p a`), which the driver tells only of devices that "
+    "the process sees.",
     example='sley.compile(ring, protocol="LL128")  # on two GPUs that are connected by PCIe',
     instead="Compile the plan for Simple, LL or Direct, or use GPUs that NVLink connects.",
 )

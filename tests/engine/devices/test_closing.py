@@ -49,8 +49,8 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append((ref(memory.owner), size_bytes))
         return memory
 
-    def attached(self: ThreadsDevice, handle: bytes) -> Memory:
-        memory = attach(self, handle)
+    def attached(self: ThreadsDevice, *how: Any) -> Memory:
+        memory = attach(self, *how)
         found.append((ref(memory.owner), memory.size_bytes))
         return memory
 

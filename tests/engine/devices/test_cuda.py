@@ -14,10 +14,21 @@ import pytest
 from sley.engine.devices.cuda import compiler
 from sley.engine.devices.cuda.compiler import Resources, compile_text
 from sley.errors import SleyError
+from support.devices.gpu_processes import check_calls
 
 CASES = [
     Path(__file__).parent / "fake_driver" / f"cases_{of}.py"
-    for of in ("device", "launch", "executor", "running", "frees", "switches", "prebuilt")
+    for of in (
+        "device",
+        "launch",
+        "executor",
+        "running",
+        "frees",
+        "waits",
+        "room",
+        "switches",
+        "prebuilt",
+    )
 ]
 
 TEXT = """
@@ -169,6 +180,27 @@ def test_without_a_driver_the_message_says_so() -> None:
 def test_the_package_is_imported_without_cuda() -> None:
     code = "import sys, sley, sley.engine.devices.cuda; sys.exit('cuda' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("protocol", ["SIMPLE", "DIRECT"])
+def test_processes_that_see_one_gpu_each_get_right_results(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in fake_driver.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    rehearsal = fake_driver.TESTS / "support" / "rehearsal"  # which builds kernels for CPUs
+    monkeypatch.setenv("PYTHONPATH", str(rehearsal), prepend=":")
+    check_calls("cuda", 2, protocol, "interpreted", one_each=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nvrtc")
+def test_ten_thousand_calls_that_fill_the_devices_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLEY_ROUNDS", "10000")
+    assert set(fake_driver.outcomes([CASES[6]], tmp_path).values()) == {""}
 
 
 @pytest.mark.usefixtures("nvrtc")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from random import Random
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Settings, ThreadsDevice
+from sley.engine.devices.shared_files import descriptor_box, pass_descriptors
 from support.devices.device_calls import Call, small_slots, threads
 from support.generators.examples import examples
 from support.generators.random_plans import PlanMaker
@@ -232,10 +235,10 @@ def _raised(said: bytes) -> list[bytes]:
         lambda said: [said, 3],
         lambda said: [b"garbage"],
         lambda said: [b"[1]"],
-        lambda said: [said, b'{"1": "zz"}'],
+        lambda said: [said, b'{"1": ["zz", ""]}'],
         lambda said: [said, b'{"1": 5}'],
-        lambda said: [said, b'{"1": "00"}'],
-        lambda said: [said, b'{"1": "313a323a303a333a34"}'],  # process 1, descriptor 2
+        lambda said: [said, b'{"1": ["00", ""]}'],
+        lambda said: [said, b'{"1": ["313a323a303a333a34", ""]}'],  # process 1, descriptor 2
         lambda said: [said, b'{"one": "00"}'],
         lambda said: [b'{"0": "00", "1": "00"}'],
         lambda said: [said, b"refused:garbage"],
@@ -279,7 +282,7 @@ def test_calls_exchange_nothing(protocol: str) -> None:
 def test_memory_of_a_process_that_is_gone_is_refused() -> None:
     device, owner = ThreadsDevice(), ThreadsDevice(1)
     memory = owner.allocate(64)
-    handle = owner.export(memory)
+    handle, _ = owner.export(memory)
     del memory
     refused("K514", device.attach, handle)
 
@@ -292,6 +295,38 @@ def test_handles_are_unique() -> None:
         handles.add(device.export(memory))
         del memory
     assert len(handles) == 3
+
+
+def test_each_process_gets_the_descriptors_of_all_others() -> None:
+    """Of more than a box holds."""
+    members = 16
+    files = [os.memfd_create(str(rank)) for rank in range(members)]
+    paths, all_bound, found = dict[int, str](), Barrier(members), dict[int, list[int]]()
+
+    def member(rank: int) -> None:
+        with descriptor_box() as box:
+            paths[rank] = box.getsockname()
+            all_bound.wait()
+            others = [path for other, path in paths.items() if other != rank]
+            got = pass_descriptors(box, {rank: files[rank]}, others, members - 1)
+            got[rank] = os.dup(files[rank])
+            all_bound.wait()
+        found[rank] = [os.fstat(got[other]).st_ino for other in range(members)]
+        for descriptor in got.values():
+            os.close(descriptor)
+
+    together([lambda rank=rank: member(rank) for rank in range(members)])
+    assert set(map(tuple, found.values())) == {tuple(os.fstat(file).st_ino for file in files)}
+    for file in files:
+        os.close(file)
+
+
+def test_descriptors_that_are_not_passed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sley.engine.devices.shared_files._LATE_S", 0.1)
+    with descriptor_box() as box:
+        found = refused("K514", pass_descriptors, box, {0: 0}, ["/nowhere/box"], 1)
+        assert "/nowhere/box" in str(found), "as between containers"
+        assert "those of 0" in str(refused("K514", pass_descriptors, box, {}, [], 1))
 
 
 def test_a_process_without_an_answer_is_named() -> None:

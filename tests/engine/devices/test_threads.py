@@ -53,7 +53,7 @@ def test_a_piece_of_memory_is_written_read_and_shared() -> None:
     assert found.tolist() == [10, 11, 12, 13]
     device.write(piece, 15, np.array([99], np.uint8))
     array[0] = -1
-    attached = device.attach(device.export(piece))
+    attached = device.attach(*device.export(piece))
     assert attached.size_bytes == 16
     assert attached.address != piece.address
     shared = device.array(attached, "uint8", 16)

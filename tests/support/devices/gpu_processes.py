@@ -32,7 +32,8 @@ PATIENCE_S = 30.0
 
 
 class Ranks:
-    """The processes of all ranks of an AllReduce in place."""
+    """The processes of all ranks of an AllReduce in place. one_each: whether each sees only the GPU
+    with its rank's number."""
 
     def __init__(
         self,
@@ -41,6 +42,8 @@ class Ranks:
         protocol: str = "SIMPLE",
         engine: str = "generated",
         timeout_s: float = 20.0,
+        *,
+        one_each: bool = False,
     ) -> None:
         arguments = [str(ranks), protocol, engine, str(timeout_s)]
         path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -50,7 +53,11 @@ class Ranks:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": path,
+                    **({"CUDA_VISIBLE_DEVICES": str(rank)} if one_each else {}),
+                },
             )
             for rank in range(ranks)
         ]
@@ -119,9 +126,11 @@ class Ranks:
             self._say(each, {"exchanged": everything})
 
 
-def check_calls(device: str, ranks: int, protocol: str, engine: str) -> None:
+def check_calls(
+    device: str, ranks: int, protocol: str, engine: str, *, one_each: bool = False
+) -> None:
     """Some calls of all ranks give right results."""
-    with Ranks(device, ranks, protocol, engine) as processes:
+    with Ranks(device, ranks, protocol, engine, one_each=one_each) as processes:
         for _ in range(CALLS):
             assert processes.call() == [{"wrong": 0}] * ranks
 

@@ -70,7 +70,7 @@ class Launch(NamedTuple):
     function: the kernel's name in its program. call: the bytes of the kernel's one argument, a
     structure by value. blocks, threads: the grid and the block. together: whether all blocks must
     be resident at the same time (a cooperative launch). keeps: an object that must stay alive until
-    the kernel has ended: see `Device.keeps_launched`.
+    the kernel has ended; on GPUs, where memory is freed only then, nothing holds it.
     """
 
     function: str
@@ -90,10 +90,6 @@ class Device(ABC):
     platform: str
     """The primitives that it runs: "cuda" or "cpu"."""
 
-    keeps_launched: bool
-    """Whether a started launch holds its `keeps` until it has ended; otherwise whoever drops the
-    last reference must `synchronize` first."""
-
     queues: int | None = None
     """The most streams whose launches never wait for one another to start; None for any number."""
 
@@ -108,7 +104,8 @@ class Device(ABC):
     @abstractmethod
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
         """Zeroed memory, aligned to 256 bytes, that other devices can access. exported: whether
-        other processes get it, by `export`; then nothing else is exported with it."""
+        other processes get it, by `export`; then nothing else is exported with it, and it is for
+        devices that reach this one already."""
 
     def allocate_host(self, size_bytes: int) -> HostMemory:
         """Zeroed memory of the host that all devices of the process can access. K507 if memory runs
@@ -156,11 +153,12 @@ class Device(ABC):
         `size_bytes` on each. K507 if memory runs out."""
 
     @abstractmethod
-    def export(self, memory: Memory) -> bytes:
-        """A handle of `memory` for another process."""
+    def export(self, memory: Memory) -> tuple[bytes, int | None]:
+        """A handle of `memory` for another process, and the file descriptor that goes with it,
+        which the caller closes; None if the handle is enough."""
 
     @abstractmethod
-    def attach(self, handle: bytes) -> Memory:
+    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
         """The memory that another process exported, mapped into this process."""
 
     @abstractmethod
@@ -184,6 +182,10 @@ class Device(ABC):
     @abstractmethod
     def stream(self) -> Any:
         """A new stream: its launches run in order, concurrently with those of other streams."""
+
+    def is_captured(self, stream: Any) -> bool:
+        """Whether a graph is being captured from `stream`."""
+        return False
 
     @abstractmethod
     def stream_address(self, stream: Any) -> int:

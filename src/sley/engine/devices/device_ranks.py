@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 from sley.engine import native
 from sley.engine.devices.barrier import Barrier
 from sley.engine.devices.device import Device, HostMemory, Memory, Window
-from sley.engine.devices.shared_files import shared_file
+from sley.engine.devices.shared_files import descriptor_box, pass_descriptors, shared_file
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
 from sley.errors import Diagnostic, SleyError, diagnostic_from_json, telling
@@ -67,11 +68,6 @@ class DeviceRanks:
         self._barrier: Barrier | None = None
         with self.telling():
             self.devices = _check_devices(devices, self.count, is_alone=exchange is None)
-            for device in self.places:
-                for other in self.places:
-                    if device != other:
-                        device.reach(other)
-                        self._check_lines(device, other, other.name)
 
     @property
     def places(self) -> list[Device]:
@@ -87,6 +83,15 @@ class DeviceRanks:
     def is_one_device(self) -> bool:
         """Whether all ranks are on one device."""
         return self.is_one_process and len(self.places) == 1
+
+    def reach(self) -> None:
+        """Lets the devices of this process access one another's memory. K509, K523 if they
+        can't."""
+        for device in self.places:
+            for other in self.places:
+                if device != other:
+                    device.reach(other)
+                    self._check_lines(device, other, other.name)
 
     def on(self, device: Device) -> list[int]:
         """The ranks of this process on a device."""
@@ -117,14 +122,7 @@ class DeviceRanks:
         found: Addresses = {device: dict(own) for device in self.places}
         if self._exchange is None:
             return SharedMemory(memories, found, {rank: list(own.values()) for rank in own})
-        handles = {rank: self.devices[rank].export(m).hex() for rank, m in memories.items()}
-        gathered = self.gather(handles)
-        with self.telling():
-            for rank, handle in gathered.items():
-                if rank not in own:
-                    for device in self.places:
-                        memory = self._attach(device, rank, handle, sizes_bytes[rank])
-                        found[device][rank] = memory.address
+        self._attach_others(memories, sizes_bytes, found)
         # Nobody goes on before: a process that ended would take its exported memory with it.
         seen = self.gather(
             {r: [found[d][rank] for rank in range(self.count)] for r, d in self.devices.items()}
@@ -136,6 +134,36 @@ class DeviceRanks:
         if size_bytes > LARGEST:
             raise K507.error(expected=f"{size_bytes:,} bytes of memory of a device", found=BEYOND)
         return self.devices[rank].allocate(size_bytes, exported=exported)
+
+    def _attach_others(
+        self, memories: Mapping[int, Memory], sizes_bytes: Sequence[int], found: Addresses
+    ) -> None:
+        """Exports the memory of this process's ranks, and adds that of the others to `found`."""
+        with ExitStack() as stack:
+            with self.telling():
+                handles, descriptors = dict[int, str](), dict[int, int]()
+                for rank, memory in memories.items():
+                    handle, descriptor = self.devices[rank].export(memory)
+                    handles[rank] = handle.hex()
+                    if descriptor is not None:
+                        stack.callback(os.close, descriptor)
+                        descriptors[rank] = descriptor
+                box = stack.enter_context(descriptor_box()) if descriptors else None
+                path = box.getsockname() if box else ""
+            gathered = self.gather({rank: [handle, path] for rank, handle in handles.items()})
+            with self.telling():
+                others = {r: _pair(r, v) for r, v in gathered.items() if r not in memories}
+                if box:
+                    paths = {path for _, path in others.values()}
+                    descriptors = pass_descriptors(box, descriptors, paths, len(others))
+                    for descriptor in descriptors.values():
+                        stack.callback(os.close, descriptor)
+                for rank, (handle, _) in others.items():
+                    for device in self.places:
+                        memory = self._attach(
+                            device, rank, handle, sizes_bytes[rank], descriptors.get(rank)
+                        )
+                        found[device][rank] = memory.address
 
     def windows(self, teams: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Window]:
         """The windows of teams of ranks, which share switches; sizes: the bytes of a part of each.
@@ -229,14 +257,13 @@ class DeviceRanks:
             raise error
         return messages
 
-    def _attach(self, device: Device, rank: int, handle: Any, size_bytes: int) -> Memory:
+    def _attach(
+        self, device: Device, rank: int, handle: bytes, size_bytes: int, descriptor: int | None
+    ) -> Memory:
         """The memory of another process's rank, on a device of this process."""
-        try:
-            key = (device, bytes.fromhex(handle))
-        except (TypeError, ValueError):
-            raise _no_exchange(f"{handle!r} for the memory of rank {rank}") from None
+        key = (device, handle)
         if key not in self._attached:
-            self._attached[key] = device.attach(key[1])
+            self._attached[key] = device.attach(handle, descriptor)
             self._check_lines(device, key[1], f"the device of rank {rank}, in another process")
         memory = self._attached[key]
         if memory.size_bytes != size_bytes:
@@ -309,6 +336,15 @@ def _parse(message: bytes) -> Iterator[tuple[int, Any]]:
         yield from [(int(rank), value) for rank, value in json.loads(message).items()]
     except (ValueError, AttributeError):
         raise _no_exchange(f"{message[:40]!r}") from None
+
+
+def _pair(rank: int, value: Any) -> tuple[bytes, str]:
+    """What a process told of a rank's memory: its handle, and the path of the process's box."""
+    try:
+        handle, path = value
+        return bytes.fromhex(handle), str(path)
+    except (TypeError, ValueError):
+        raise _no_exchange(f"{value!r} for the memory of rank {rank}") from None
 
 
 def _no_exchange(found: str) -> SleyError:

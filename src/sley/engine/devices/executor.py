@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +20,7 @@ from sley.engine.devices.windows import way_of_groups
 from sley.engine.kernels import KERNELS, Engine, Platform, Variant
 from sley.engine.limits import check_slot, whole
 from sley.engine.types import DataType, data_type, reduction
-from sley.errors.devices import K506
+from sley.errors.devices import K506, K518
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.words import Protocol, ReduceOp
@@ -42,8 +43,8 @@ class Executor:
     may be captured into a graph, which takes its turn when it is launched; the caller orders the
     calls on several streams within a capture. The executor and the arrays must outlive the graph.
     Only one thread at a time may use an executor, or others over the same links. `close`, or
-    leaving a `with` block, frees the links' memory; so does dropping the last reference, after
-    waiting for this process's devices, but not for other processes. Errors: K5xx, R5xx.
+    leaving a `with` block, frees the links' memory; so does dropping the last reference, when no
+    call of this process is under way, without waiting for other processes. Errors: K5xx, R5xx.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class Executor:
         self._kernels, self.loaded = links.kernels[number], links.loaded[number]
         self.plan = self._kernels.plan
         self._tables = links.tables[number]
-        self._programs: dict[tuple[Device, str, ReduceOp, bool], Program] = {}
+        self._programs: dict[tuple[str, ReduceOp, bool], list[Program]] = {}
+        """Of the links' states, by type, reduction, and whether inputs are scaled."""
 
     @property
     def ranks(self) -> list[int]:
@@ -86,17 +88,22 @@ class Executor:
         direct protocol they do so without a copy, where messages in other arrays are copied as with
         Simple. All processes allocate the same arrays in the same order. They last until the links
         are closed, and serve all their executors."""
-        self.check()
+        self.links.settle()
         return self.links.arrays.empty(dtype, elements)
 
-    def reserve(self, count: int, dtype: str) -> None:
-        """Allocates scratch for calls of `count` elements a block, which other processes can read,
-        as arrays of `empty`; all processes do so together. A call allocates what it lacks itself,
-        unless it is captured into a graph, and other processes don't read that."""
+    def reserve(self, count: int, dtype: str, reduce_op: ReduceOp = ReduceOp.SUM) -> None:
+        """Loads the kernels of calls without a factor, and allocates scratch for `count` elements a
+        block, which other processes can read, as arrays of `empty`; all processes do so together. A
+        call gets what it lacks itself, unless it is captured into a graph, but other processes
+        don't read such scratch."""
         self.check()
-        kind = data_type(dtype)
+        kind, op = data_type(dtype), reduction(reduce_op)
         sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
-        self.links.scratch.reserve(sizes, self.synchronize)
+        self.links.settle()
+        self.links.scratch.reserve(sizes)
+        with self.links.ranks.telling():
+            self._programs_of(kind, op, scales=False, wait=self.links.wait)
+        self.links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
 
     def __call__(
         self,
@@ -124,7 +131,13 @@ class Executor:
             ordered after the devices' default streams and returns when it is done.
         """
         call = self.prepare(
-            inputs, outputs, count=count, dtype=dtype, reduce_op=reduce_op, factor=factor
+            inputs,
+            outputs,
+            count=count,
+            dtype=dtype,
+            reduce_op=reduce_op,
+            factor=factor,
+            streams=streams,
         )
         call(streams)
 
@@ -137,10 +150,12 @@ class Executor:
         dtype: str | None = None,
         reduce_op: ReduceOp = ReduceOp.SUM,
         factor: Any = None,
+        streams: Any = None,
     ) -> PreparedCall:
         """Validates and lays out a call once, for repeated calls on the same arrays: each then
         costs the host little more than its launches. Arguments: as for a call. Each process does so
-        for itself, whatever arrays others have."""
+        for itself, whatever arrays others have. It waits for its own calls before it loads kernels
+        or allocates scratch that it lacks; K518 then if one of `streams` is captured."""
         self.check()
         devices, states = self.links.ranks.devices, self.links.states[self._number]
         op, scales = reduction(reduce_op), factor is not None
@@ -149,8 +164,9 @@ class Executor:
         check_slot(self.loaded, kind)
         self._tables.cut(kind.size_bytes, count)  # refuses a call before it gets scratch
         factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
-        programs = [self._program(state, kind, op, scales) for state in states]
-        memories, keeps = self._memories(arguments), (self, inputs, outputs, factor)
+        wait = partial(self._wait, streams, f"the first {op.name} of {kind.name}, or of this size")
+        programs = self._programs_of(kind, op, scales=scales, wait=wait)
+        memories, keeps = self._memories(arguments, wait), (self, inputs, outputs, factor)
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
         run, divide = KERNELS
@@ -181,12 +197,13 @@ class Executor:
         return read_state(self.links, self._number)
 
     def close(self) -> None:
-        """Waits for the devices and, with `exchange`, until all processes call this; then frees the
-        links' memory. Afterwards neither the executor, nor another one of its links, nor prepared
-        calls, nor graphs that captured them can be used. After a failed call, of any process, it
-        doesn't wait for other processes, which may have ended. K514, after the memory is freed, if
-        one doesn't call it for `LATE_TIMEOUT_S`, or the executor's time-out if that is longer. A
-        second call does nothing."""
+        """Waits for the links' calls and, with `exchange`, until all processes call this; then
+        frees the links' memory, when no call of other links is under way. Afterwards neither the
+        executor, nor another one of its links, nor prepared calls, nor graphs that captured them
+        can be used. After a failed call, of any process, it doesn't wait for other processes, which
+        may have ended. K514, after the memory is freed, if one doesn't call it for
+        `LATE_TIMEOUT_S`, or the executor's time-out if that is longer. A second call does
+        nothing."""
         self.links.close()
 
     def __enter__(self) -> Executor:
@@ -206,44 +223,69 @@ class Executor:
         or if they are closed; otherwise returns without waiting."""
         self.links.check()
 
-    def _memories(self, arguments: Arguments) -> list[tuple[int, list[tuple[int, int]]]]:
+    def _wait(self, streams: Any, found: str) -> None:
+        """Waits for this process's calls, before a call gets what it lacks. K518, with what is
+        `found`, if one of the caller's streams is captured."""
+        given = streams if isinstance(streams, list | tuple) else [streams]
+        place = self.links.ranks.places[0]
+        if any(place.is_captured(each) for each in given if each is not None):
+            raise K518.error(
+                expected="kernels and scratch that are there before the capture",
+                found=found,
+                remedy="Call `reserve` before the capture, with the same `reduce_op`, or make the "
+                "call once.",
+            )
+        self.links.wait()
+
+    def _memories(
+        self, arguments: Arguments, wait: Callable[[], None]
+    ) -> list[tuple[int, list[tuple[int, int]]]]:
         """The ranks of this process, with the addresses of their inputs, outputs and scratch in a
-        call; each with the number by which peers read it."""
+        call; each with the number by which peers read it. Calls `wait` before it allocates."""
         item, links, found = arguments.dtype.size_bytes, self.links, []
         sizes = self._tables.scratch_bytes(item, arguments.count)
         is_direct = self.plan.protocol is Protocol.DIRECT
         for rank, views in arguments.views.items():
             pieces = [(view.address, view.elements * item) if view else (0, 0) for view in views]
-            pieces.append((links.scratch.of(rank, sizes[rank], self.synchronize), sizes[rank]))
+            pieces.append((links.scratch.of(rank, sizes[rank], wait), sizes[rank]))
             number = links.registered.number
             found.append(
                 (rank, [(at, number(rank, at, size) if is_direct else 0) for at, size in pieces])
             )
         return found
 
-    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Program:
-        key = (state.device, dtype.name, op, scales)
+    def _programs_of(
+        self, dtype: DataType, op: ReduceOp, *, scales: bool, wait: Callable[[], None]
+    ) -> list[Program]:
+        """The programs of the links' states. Calls `wait` before it loads them: the driver may wait
+        for all kernels then, also for one that waits for another thread's launch, which would wait
+        for the load."""
+        key = (dtype.name, op, scales)
         if key not in self._programs:
-            variant = Variant(
-                Platform(state.device.platform),
-                dtype.number,
-                op,
-                self.settings.threads,
-                self.links.ranks.is_one_device,
-                scales,
-            )
-            if scales:
-                prove_scales(self.plan)
-            engine = Engine.INTERPRETED if scales else self.settings.engine
-            text = self._kernels.source(engine, variant)
-            program = state.device.build(text, KERNELS)
-            room = state.device.capacity(program, KERNELS[0], self.settings.threads)
-            if state.plan.blocks > room:
-                threads = self.settings.threads
-                raise K506.error(
-                    expected=f"at most {room} blocks of {threads} threads at once on "
-                    f"{state.device.name}",
-                    found=f"{state.plan.blocks} blocks",
-                )
-            self._programs[key] = program
+            wait()
+            states = self.links.states[self._number]
+            self._programs[key] = [self._program(state, dtype, op, scales) for state in states]
         return self._programs[key]
+
+    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Program:
+        variant = Variant(
+            Platform(state.device.platform),
+            dtype.number,
+            op,
+            self.settings.threads,
+            self.links.ranks.is_one_device,
+            scales,
+        )
+        if scales:
+            prove_scales(self.plan)
+        engine = Engine.INTERPRETED if scales else self.settings.engine
+        program = state.device.build(self._kernels.source(engine, variant), KERNELS)
+        room = state.device.capacity(program, KERNELS[0], self.settings.threads)
+        if state.plan.blocks > room:
+            threads = self.settings.threads
+            raise K506.error(
+                expected=f"at most {room} blocks of {threads} threads at once on "
+                f"{state.device.name}",
+                found=f"{state.plan.blocks} blocks",
+            )
+        return program

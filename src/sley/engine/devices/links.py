@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -75,6 +74,7 @@ class LinkSet:
             for kind, dst in receivers.items()
         }
         with self.ranks.telling():
+            self.ranks.reach()
             self.loaded = [self._load(k, most[kind_of_slots(k.plan)]) for k in self.kernels]
             self.slots_bytes = {
                 kind: _room([own for own in self.loaded if kind_of_slots(own.plan) is kind], dst)
@@ -112,9 +112,8 @@ class LinkSet:
         would then live until the garbage collector finds the cycle."""
         self._is_closed = False
         memory: list[Any] = [self.ranks, self.abort, self.states, self.mailboxes]
-        memory += [self._windows, self.scratch, self.arrays]
-        places = [place for place in self.ranks.places if not place.keeps_launched]
-        self._dropped = finalize(self, _end, places, self._barrier, memory)
+        memory += [self._windows, self.scratch, self.arrays, self.order]
+        self._dropped = finalize(self, _end, self._barrier, memory)
         # At exit the driver frees the memory; it may already be unloaded.
         self._dropped.atexit = False
         self.ranks.use(self._barrier)
@@ -136,6 +135,19 @@ class LinkSet:
                 device.synchronize(stream)
         self.check()
 
+    def wait(self) -> None:
+        """Waits until none of this process's calls is under way, on whatever streams; errors as for
+        `check`."""
+        self.check()
+        self.order.wait()
+        self.check()
+
+    def settle(self) -> None:
+        """Waits until no call is under way in any process: all call this together, before memory
+        that all make. Errors: as for `check`; K514 if a process has ended."""
+        self.wait()
+        self.ranks.meet()
+
     def check(self) -> None:
         """Raises K508 if a block timed out, R508 if one did earlier or if the links are closed;
         otherwise returns without waiting."""
@@ -143,8 +155,7 @@ class LinkSet:
         if self._failed:
             raise R508.error(expected="an executor without a failed call", found=self._failed)
         if self._barrier.is_given_up:
-            for device in self.launches:
-                device.synchronize(None)  # all blocks have reported
+            self.order.wait()  # all blocks have reported
             self._barrier.leave()
             found = self._failure()
             if found is None and not self.ranks.is_one_process:
@@ -162,8 +173,7 @@ class LinkSet:
         """See `Executor.close`. meet: whether to wait for other processes."""
         if self._is_closed:
             return
-        for device in self.launches:
-            device.synchronize(None)
+        self.order.wait()
         self._is_closed = True
         self._barrier.leave()
         self.ranks.detach()
@@ -175,7 +185,7 @@ class LinkSet:
             for state in chain(*self.states):
                 state.plan.free()
             del self.states, self.launches, self.mailboxes, self._windows
-            del self.registered, self.scratch, self.arrays
+            del self.registered, self.scratch, self.arrays, self.order
 
     def _load(self, kernels: Kernels, received: int) -> Loaded:
         loaded = load(kernels.plan, *self.settings.slots_of(kernels.plan, received))
@@ -261,15 +271,12 @@ def _room(loaded: Sequence[Loaded], receivers: IntArray) -> int:
     return room
 
 
-def _end(places: Sequence[Device], barrier: Barrier, memory: list[Any]) -> None:
-    """Frees the memory of links that were dropped: after all their devices are done, since kernels
-    on one device write into the memory of another. `finalize` holds the memory, so that it isn't
-    freed before, in whatever order the garbage collector finds things."""
+def _end(barrier: Barrier, memory: list[Any]) -> None:
+    """Frees the memory of links that were dropped: after all their calls are done, since kernels on
+    one device write into the memory of another. `finalize` holds the memory, so that it isn't freed
+    before, in whatever order the garbage collector finds things."""
 
     def freed() -> None:
-        for device in places:
-            with suppress(SleyError):  # a failed call's, which nobody waits for any more
-                device.synchronize(None)
         barrier.leave()
         memory.clear()
 

@@ -60,6 +60,7 @@ class Registered:
             self._rows[self._used] = seen[:, rank] - np.uint64(own.address)
             insort(self._pieces, (own.address, own.address + own.size_bytes, self._used))
             self._use(1)
+        self._ranks.meet()  # a kernel that starts earlier may wait for a rank that allocates
 
     def number(self, rank: int, address: int, size_bytes: int) -> int:
         """The number of a rank's memory; 0 for none."""
@@ -98,13 +99,12 @@ class Scratch:
         self._made: dict[int, list[Memory]] = {rank: [] for rank in ranks.devices}
         """Calls on the caller's streams, and captured ones, may still use any of them."""
 
-    def reserve(self, sizes: Sequence[int], wait: Callable[[], None]) -> None:
-        """Makes scratch of sizes[r] bytes for each rank r, which all processes read; calls `wait`
-        before it allocates. All processes call this together, and decide alike."""
+    def reserve(self, sizes: Sequence[int]) -> None:
+        """Makes scratch of sizes[r] bytes for each rank r, which all processes read, when no call
+        is under way. All processes call this together, and decide alike."""
         both = list(zip(sizes, self._together, strict=True))
         if all(size <= present for size, present in both):
             return
-        wait()
         # At least doubled: then the outgrown memories together don't exceed the current one.
         grown = [max(size, 2 * present) if size > present else 0 for size, present in both]
         memory = self._ranks.allocate(grown)

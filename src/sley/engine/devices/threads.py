@@ -44,7 +44,6 @@ class ThreadsDevice(Device):
     """
 
     platform = "cpu"
-    keeps_launched = True
 
     def __init__(self, number: int = 0, *, flags: Sequence[str] = ()) -> None:
         self.number = number
@@ -118,22 +117,22 @@ class ThreadsDevice(Device):
 
         return Window(parts, through)
 
-    def export(self, memory: Memory) -> bytes:
+    def export(self, memory: Memory) -> tuple[bytes, None]:
         descriptor = memory.owner.descriptor
         # Descriptor numbers are reused; handles must be unique.
         unique = os.fstat(descriptor).st_ino
         start = memory.address - memory.owner.address
-        return f"{os.getpid()}:{descriptor}:{start}:{memory.size_bytes}:{unique}".encode()
+        return f"{os.getpid()}:{descriptor}:{start}:{memory.size_bytes}:{unique}".encode(), None
 
-    def attach(self, handle: bytes) -> Memory:
+    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
         try:
-            process, descriptor, start, size, _ = map(int, handle.split(b":"))
+            process, number, start, size, _ = map(int, handle.split(b":"))
         except ValueError:
             raise K514.error(
                 expected="a handle as `export` makes them", found=f"{handle[:40]!r}"
             ) from None
         try:
-            with Path(f"/proc/{process}/fd/{descriptor}").open("r+b") as file:
+            with Path(f"/proc/{process}/fd/{number}").open("r+b") as file:
                 made = self.native.attach(file.fileno(), start + size)
             return Memory(made.address + start, size, made)
         except (OSError, ValueError) as problem:

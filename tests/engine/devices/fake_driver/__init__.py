@@ -112,7 +112,7 @@ class FakeDriver:
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
-        self._library.fake_journal.restype = ctypes.c_char_p
+        self._library.fake_journal.restype = self._library.fake_hangs.restype = ctypes.c_char_p
         self._library.fake_used.restype = ctypes.c_longlong
         self._library.fake_set.restype = ctypes.c_longlong
         self._library.fake_set.argtypes = [ctypes.c_char_p, ctypes.c_longlong]
@@ -133,7 +133,8 @@ class FakeDriver:
         self._library.fake_fail(entry.encode(), error)
 
     def reset(self) -> None:
-        """Undo `set`, `fail`, `kernel` and `at_launch`, and forget the journal."""
+        """Undo `set`, `fail`, `kernel` and `at_launch`, and forget the journal. No call may have
+        waited for kernels that didn't end."""
         self.at_launch(None)
         for name, value in self._before.items():
             self._library.fake_set(name.encode(), value)
@@ -143,6 +144,7 @@ class FakeDriver:
             self.kernel(name, 0)
         self._before, self._failing, self._kernels = {}, set(), set()
         self.journal()
+        assert self._library.fake_hangs() == b""
 
     def kernel(self, name: str, call_bytes: int, address: int = 0) -> None:
         """What a launch of the kernel `name` does: calls `void kernel(const void* call, int

@@ -249,15 +249,16 @@ def test_memory_of_a_failed_device_goes_in_silence(fake: FakeDriver, device: Cud
 def test_reaching_another_device_enables_access_once(fake: FakeDriver, device: CudaDevice) -> None:
     device.reach(device)
     assert fake.journal() == []
-    device.reach(CudaDevice.open(1))
-    device.reach(CudaDevice.open(1))
-    assert fake.journal().count("cuCtxEnablePeerAccess") == 2
+    one, other = CudaDevice(0), CudaDevice(1)
+    for _ in range(2):
+        one.reach(other)
+    assert fake.journal().count("cuCtxEnablePeerAccess") == 1
 
 
 def test_devices_that_cannot_reach_one_another_are_refused(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
-    other = CudaDevice.open(1)
+    device, other = CudaDevice(0), CudaDevice(1)
     fake.set(peer_access=0)
     assert "device 1" in str(refused("K509", other.reach, device))
     fake.set(peer_access=1)
@@ -270,32 +271,48 @@ IN_ANOTHER_PROCESS = """
 import sys
 import numpy as np
 from sley.engine.devices.cuda import CudaDevice
-device = CudaDevice.open(1)
-memory = device.attach(bytes.fromhex(sys.argv[1]))
+device = CudaDevice.open(int(sys.argv[2]))
+memory = device.attach(bytes.fromhex(sys.argv[1]), *map(int, sys.argv[3:]))
 found = np.empty(memory.size_bytes, np.uint8)
 device.read(memory, 0, found)
 device.write(memory, 0, found[::-1].copy())
-print(bytes(found).hex(), device.export(device.allocate(16)).hex())
+print(bytes(found).hex(), device.export(device.allocate(16))[0].hex())
 """
 
 
-def in_another_process(handle: bytes) -> list[str]:
-    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, handle.hex()]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
+def in_another_process(handle: bytes, descriptor: int | None, **variables: str) -> list[str]:
+    ordinal, number = ("0" if variables else "1"), [] if descriptor is None else [descriptor]
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, handle.hex(), ordinal, *map(str, number)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+        timeout=60,
+        pass_fds=number,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
-def test_memory_is_shared_between_processes(device: CudaDevice) -> None:
-    memory = device.allocate(64)
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize("variables", [{}, {"CUDA_VISIBLE_DEVICES": "1"}])
+def test_memory_is_shared_between_processes(
+    device: CudaDevice, exported: bool, variables: dict[str, str]
+) -> None:
+    memory = device.allocate(64, exported=exported)
     device.write(memory, 0, np.arange(64, dtype=np.uint8))
-    part = Memory(memory.address + 8, 4, memory.owner)
-    seen, of_the_gone = in_another_process(device.export(part))
+    handle, descriptor = device.export(Memory(memory.address + 8, 4, memory.owner))
+    assert (descriptor is not None) == exported, "CUDA IPC has no handles of mapped memory"
+    seen, of_the_gone = in_another_process(handle, descriptor, **variables)
     assert bytes.fromhex(seen) == bytes([8, 9, 10, 11])
     found = np.empty(14, np.uint8)
     device.read(memory, 0, found)
     assert found.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 11, 10, 9, 8, 12, 13]
     refused("K514", device.attach, bytes.fromhex(of_the_gone))
+    if descriptor is not None:
+        os.close(descriptor)
+        refused("K514", device.attach, handle, descriptor)
 
 
 def test_handles_that_cannot_be_made_or_used_are_refused(
@@ -303,19 +320,35 @@ def test_handles_that_cannot_be_made_or_used_are_refused(
 ) -> None:
     memory = device.allocate(64)
     refused("K514", device.attach, b"short")
-    refused("K514", device.attach, device.export(memory))
+    refused("K514", device.attach, *device.export(memory))
     refused("K514", device.export, Memory(4096, 64, None))
     fake.fail("cuIpcGetMemHandle", 801)
     refused("K514", device.export, memory)
     handle = bytes(80) + device.uuid.bytes
     fake.fail("cuIpcOpenMemHandle", 217)
     refused("K509", device.attach, handle)
+    fake.fail("cuMemCreate", 801)
+    refused("K514", device.allocate, 64, exported=True)
+
+
+def test_shared_memory_of_a_device_out_of_reach_is_refused(fake: FakeDriver) -> None:
+    """As in a process that sees only a GPU without peer access to another process's."""
+    one, other = CudaDevice(0), CudaDevice(1)
+    memory = one.allocate(64, exported=True)
+    handle, descriptor = one.export(memory)
+    fake.set(peer_access=0)
+    before = fake.used(-1), fake.used(0), fake.used(1)
+    refused("K509", other.attach, handle, descriptor)
+    assert (fake.used(-1), fake.used(0), fake.used(1)) == before
+    fake.set(peer_access=1)
+    assert other.attach(handle, descriptor).size_bytes == 64
+    os.close(descriptor or 0)
 
 
 def test_exported_memory_shares_no_block_with_other_memory(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
-    """CUDA IPC exports blocks of 2 MiB, with everything in them."""
+    """Descriptors are of whole allocations, with everything in them."""
     for size_bytes, taken in ((0, 2 << 20), (100, 2 << 20), ((2 << 20) + 1, 4 << 20)):
         before = fake.used(0)
         memory = device.allocate(size_bytes, exported=True)
@@ -324,23 +357,12 @@ def test_exported_memory_shares_no_block_with_other_memory(
         del memory
 
 
-def test_memory_of_a_hidden_device_is_refused(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its process saw other devices: CUDA_VISIBLE_DEVICES with one for each."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    hidden = device.export(device.allocate(64))[:-16] + bytes(range(16))
-    error = str(refused("K510", device.attach, hidden))
-    assert "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" in error
-    assert "2 devices that this process sees, with CUDA_VISIBLE_DEVICES=0,1" in error
-    refused("K510", device.carries_lines, hidden)
-
-
 def test_lines_are_whole_where_the_link_has_native_atomics(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
     other = CudaDevice.open(1)
-    own, far = (d.export(d.allocate(64)) for d in (device, other))
+    own, far = (d.export(d.allocate(64))[0] for d in (device, other))
+    assert not device.carries_lines(own[:-16] + bytes(16)), "of a link that this process can't see"
     for atomics in (True, False):
         fake.set(native_atomics=int(atomics))
         assert [device.carries_lines(d) for d in (other, far)] == [atomics] * 2

@@ -23,6 +23,7 @@ from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant
 from sley.engine.types import DATA_TYPES
 from support.devices.device_calls import current, threads
+from support.processes.process_ranks import Meeting, together
 
 RANKS = 4
 CAPTURED = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
@@ -256,6 +257,17 @@ def test_arrays_that_no_kernel_reads_are_refused(device: CudaDevice) -> None:
     odd = array_on(memory, (8,), data=(memory.address + 2, False))
     refused("K519", on, [*data[:3], odd])
     refused("R504", on, [*data[:3], array_on(memory, (8,), typestr=">f4")])
+
+
+def test_processes_whose_devices_are_apart_are_refused_in_all(fake: FakeDriver) -> None:
+    fake.set(devices=2, peer_access=0)
+    devices, meeting = [CudaDevice(0), CudaDevice(1)], Meeting(2)
+    plan = sley.compile(sley.algorithms.ring_allreduce(2, in_place=True))
+
+    def make(rank: int) -> None:
+        refused("K509", Executor, plan, {rank: devices[rank]}, exchange=meeting.exchange(rank))
+
+    together([lambda: make(0), lambda: make(1)])
 
 
 def test_lines_between_devices_without_native_atomics_are_refused(fake: FakeDriver) -> None:

@@ -12,6 +12,10 @@
 // model, or about what NVIDIA's driver does where its documentation is silent. Behind the address of a
 // multicast object, every 256 bytes, is the table that the kernels for CPUs take for a switch.
 //
+// Calls that load, allocate, free, map or register wait, as NVIDIA's driver may, until nothing runs
+// on any device; until then other threads launch nothing. One that waits longer than patience_ms has
+// hung: it is noted by its name, and goes on.
+//
 // Tests steer it by the functions at the end. Entry points that it lacks are unknown to
 // cuGetProcAddress, as they are to a driver that is too old.
 
@@ -21,10 +25,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -51,6 +57,7 @@ enum Result {  // cuda.h: CUresult
     INVALID_HANDLE = 400,
     ILLEGAL_STATE = 401,
     NOT_FOUND = 500,
+    NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
     PEER_ACCESS_ALREADY_ENABLED = 704,
     HOST_MEMORY_ALREADY_REGISTERED = 712,
@@ -95,9 +102,35 @@ constexpr std::uintptr_t LEGACY_STREAM = 1;
 
 using Kernel = void (*)(const void* call, int blocks);
 
+// A device's multiprocessors, as room for blocks.
+struct Room {
+    std::mutex lock;
+    std::condition_variable changed;
+    unsigned taken = 0;
+
+    // Blocks of a cooperative launch come together; others one by one, and wait for the rest of their
+    // launch, which here begins when all are there, or as many as a device holds. Returns how many.
+    unsigned take(unsigned wanted, unsigned most, bool together) {
+        std::unique_lock<std::mutex> held(lock);
+        wanted = std::min(wanted, most);
+        const unsigned each = together ? wanted : 1;
+        for (unsigned had = 0; had < wanted; had += each) {
+            changed.wait(held, [=] { return taken + each <= most; });
+            taken += each;
+        }
+        return wanted;
+    }
+    void leave(unsigned number) {
+        std::lock_guard<std::mutex> held(lock);
+        taken -= number;
+        changed.notify_all();
+    }
+};
+
 struct Context {
     int device;
     std::set<Context*> peers;
+    Room room;
 };
 
 // What a graph starts, made anew at each launch of the graph.
@@ -141,6 +174,10 @@ struct Stream {
         std::unique_lock<std::mutex> held(lock);
         changed.wait(held, [this] { return queue.empty() && !busy; });
     }
+    bool wait_until(std::chrono::steady_clock::time_point end) {
+        std::unique_lock<std::mutex> held(lock);
+        return changed.wait_until(held, end, [this] { return queue.empty() && !busy; });
+    }
 };
 
 struct Allocation {
@@ -159,6 +196,7 @@ struct Handle {
     std::map<int, std::uint64_t> bound;
     int uses;  // mappings, and bindings to multicast objects
     bool is_released;
+    bool is_exportable = false;
 };
 
 struct Range {  // reserved addresses
@@ -194,6 +232,7 @@ std::map<std::string, long long> settings = {
     {"capability", 90},
     {"native_atomics", 1},   // of the links between devices
     {"multicast", 1},        // of the devices' switch
+    {"patience_ms", 10000},  // of a call that waits for kernels; 0: none waits
     {"pooled", 0},           // whether memory is from now on allocated as by a pool
     {"pool_access", 0},      // of devices to another's pools
     {"launches", 0},  // so far
@@ -209,6 +248,8 @@ std::map<std::uintptr_t, Range> ranges;
 std::set<Stream*> streams;
 std::set<Stream*> destroyed;  // their work is still done, and waited for
 std::vector<std::string> journal;
+std::string hangs;  // names of calls
+std::mutex waiting;  // held by a call that waits for kernels, and taken by launches
 Context contexts[16];
 std::map<Context*, Stream*> default_streams;
 int captures = 0;
@@ -216,13 +257,46 @@ bool lost = false;  // the device, by a kernel that failed: the process can use 
 thread_local std::vector<Context*> current;
 thread_local int capture_mode = 0;
 
+// What a capture, of any thread, forbids: calls that a graph can't hold, but for threads that
+// exchanged their mode.
+bool forbidden() { return captures > 0 && capture_mode != RELAXED; }
+
+const std::set<std::string> WAITING = {
+    "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister",
+    "cuMemHostUnregister", "cuMemCreate", "cuMemSetAccess", "cuMemUnmap", "cuIpcOpenMemHandle",
+    "cuIpcCloseMemHandle", "cuModuleLoadData", "cuModuleGetFunction", "cuCtxEnablePeerAccess",
+};
+
+void wait_for_all(const std::string& name) {
+    std::vector<Stream*> all;
+    std::chrono::milliseconds patience;
+    {
+        Held held(lock);
+        patience = std::chrono::milliseconds(settings["patience_ms"]);
+        all.assign(streams.begin(), streams.end());
+        all.insert(all.end(), destroyed.begin(), destroyed.end());
+        for (const auto& [_, stream] : default_streams) all.push_back(stream);
+    }
+    if (!patience.count() || forbidden()) return;
+    const auto end = std::chrono::steady_clock::now() + patience;
+    std::lock_guard<std::mutex> alone(waiting);
+    for (Stream* stream : all) {
+        if (stream->wait_until(end)) continue;
+        Held held(lock);
+        hangs += name + " ";
+        return;
+    }
+}
+
 // The calls of an entry point: each is noted, and fails if a test said so.
 template <class Signature, Signature Body>
 struct Entry;
 template <class... Arguments, int (*Body)(Arguments...)>
 struct Entry<int (*)(Arguments...), Body> {
     static inline std::string name;
+    static inline bool waits = false;
     static int call(Arguments... arguments) {
+        if (waits) wait_for_all(name);
         {
             Held held(lock);
             journal.push_back(name);
@@ -233,10 +307,6 @@ struct Entry<int (*)(Arguments...), Body> {
         return Body(arguments...);
     }
 };
-
-// What a capture, of any thread, forbids: calls that a graph can't hold, but for threads that
-// exchanged their mode.
-bool forbidden() { return captures > 0 && capture_mode != RELAXED; }
 
 Stream* found(Stream* stream) {
     if (current.empty()) return nullptr;
@@ -296,7 +366,16 @@ int released(std::uintptr_t address) {
 
 // The driver
 
-int cuInit(unsigned) { return settings["devices"] ? SUCCESS : NO_DEVICE; }
+// With CUDA_VISIBLE_DEVICES=N the process sees only that device, as its number 0.
+int first_visible = 0;
+
+int cuInit(unsigned) {
+    if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+        first_visible = std::atoi(visible);
+        settings["devices"] = 1;
+    }
+    return settings["devices"] ? SUCCESS : NO_DEVICE;
+}
 
 int cuDriverGetVersion(int* version) {
     *version = settings["driver_version"];
@@ -331,7 +410,7 @@ int cuDeviceGetName(char* name, int length, int) {
 }
 
 int cuDeviceGetUuid(unsigned char* uuid, int device) {
-    std::memset(uuid, 0x11 * (device + 1), 16);
+    std::memset(uuid, 0x11 * (first_visible + device + 1), 16);
     return SUCCESS;
 }
 
@@ -396,22 +475,7 @@ int cuMemAlloc(std::uintptr_t* address, std::size_t bytes) {
     return allocated(address, current.back()->device, bytes);
 }
 
-// As the driver's, it waits for what may still use the memory.
-void wait_for_all() {
-    std::vector<Stream*> all;
-    {
-        Held held(lock);
-        all.assign(streams.begin(), streams.end());
-        all.insert(all.end(), destroyed.begin(), destroyed.end());
-        for (const auto& [_, stream] : default_streams) all.push_back(stream);
-    }
-    for (Stream* stream : all) stream->wait();
-}
-
-int cuMemFree(std::uintptr_t address) {
-    wait_for_all();
-    return released(address);
-}
+int cuMemFree(std::uintptr_t address) { return released(address); }
 
 int cuMemHostAlloc(void** address, std::size_t bytes, unsigned flags) {
     constexpr unsigned PORTABLE_AND_MAPPED = 3;
@@ -431,7 +495,6 @@ int cuMemHostRegister(void* address, std::size_t, unsigned flags) {
 }
 
 int cuMemHostUnregister(void* address) {
-    wait_for_all();
     Held held(lock);
     *static_cast<volatile char*>(address);  // it is mapped still
     bool was = registered.erase(reinterpret_cast<std::uintptr_t>(address));
@@ -445,12 +508,25 @@ int cuMemHostGetDevicePointer(std::uintptr_t* on_device, void* address, unsigned
 }
 
 int cuMemFreeHost(void* address) {
-    wait_for_all();
     return released(reinterpret_cast<std::uintptr_t>(address));
+}
+
+// The range of mapped memory at an address.
+std::map<std::uintptr_t, Range>::iterator range_of(std::uintptr_t address) {
+    auto after = ranges.upper_bound(address);
+    if (after == ranges.begin()) return ranges.end();
+    --after;
+    bool is_in = address < after->first + after->second.bytes && after->second.handle;
+    return is_in ? after : ranges.end();
 }
 
 int cuMemGetAddressRange(std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address) {
     Held held(lock);
+    if (auto range = range_of(address); range != ranges.end()) {
+        *base = range->first;
+        *bytes = range->second.bytes;
+        return SUCCESS;
+    }
     auto allocation = holding(address);
     if (allocation == allocations.end()) return INVALID_VALUE;
     *base = allocation->first;
@@ -462,6 +538,15 @@ int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
     constexpr int DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10, ACCESS_FLAGS = 16;
     constexpr std::uint64_t NONE = 0, READ_WRITE = 3;
     Held held(lock);
+    if (auto range = range_of(address); range != ranges.end()) {
+        if (attribute == DEVICE_ORDINAL)
+            *static_cast<int*>(value) = handles.at(range->second.handle).device;
+        else
+            *static_cast<std::uint64_t*>(value) =
+                attribute == ACCESS_FLAGS && range->second.access.count(current.back()->device)
+                    ? READ_WRITE : NONE;
+        return SUCCESS;
+    }
     auto allocation = holding(address);
     if (allocation == allocations.end()) return INVALID_VALUE;
     const Allocation& a = allocation->second;
@@ -545,6 +630,9 @@ struct Access {  // CUmemAccessDesc
     int flags;
 };
 
+constexpr int POSIX_FILE_DESCRIPTOR = 1;
+constexpr int ELSEWHERE = -2;  // memory of a device that the process needn't see
+
 std::uint64_t last_handle = 0;
 
 bool is_whole(std::size_t bytes) { return bytes && bytes % GRANULARITY == 0; }
@@ -585,7 +673,8 @@ int cuMemCreate(std::uint64_t* made, std::size_t bytes, const MemoryProperties* 
     void* memory = mmap(nullptr, bytes, PROT_WRITE, MAP_SHARED, file, 0);
     std::memset(memory, 0xEE, bytes);
     munmap(memory, bytes);
-    handles[*made = ++last_handle] = {bytes, device, file, 0, {}, {}, 0, false};
+    handles[*made = ++last_handle] = {bytes, device, file, 0, {}, {}, 0, false,
+                                      kind->handle_types == POSIX_FILE_DESCRIPTOR};
     return SUCCESS;
 }
 
@@ -709,6 +798,7 @@ int cuMemSetAccess(std::uintptr_t address, std::size_t bytes, const Access* acce
         const Location& location = access[k].location;
         if (location.type != DEVICE || access[k].flags != READ_WRITE) return INVALID_VALUE;
         if (handle.devices && !handle.added.count(location.id)) return INVALID_DEVICE;
+        if (handle.device != location.id && !settings["peer_access"]) return NOT_SUPPORTED;
         range->second.access.insert(location.id);
     }
     mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
@@ -724,6 +814,36 @@ int cuMemUnmap(std::uintptr_t address, std::size_t bytes) {
     mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     leave(std::exchange(range->second.handle, 0), 1);
+    return SUCCESS;
+}
+
+int cuMemRetainAllocationHandle(std::uint64_t* number, std::uintptr_t address) {
+    Held held(lock);
+    auto range = range_of(address);
+    if (range == ranges.end()) return INVALID_VALUE;
+    *number = range->second.handle;
+    handles.at(*number).is_released = false;
+    return SUCCESS;
+}
+
+int cuMemExportToShareableHandle(int* descriptor, std::uint64_t number, int kind,
+                                 unsigned long long flags) {
+    Held held(lock);
+    Handle* handle = of(number);
+    if (!handle || kind != POSIX_FILE_DESCRIPTOR || flags || !handle->is_exportable)
+        return INVALID_VALUE;
+    *descriptor = fcntl(handle->file, F_DUPFD_CLOEXEC, 0);
+    return SUCCESS;
+}
+
+// The file doesn't say on which device the memory is: whoever imports it needn't see that one.
+int cuMemImportFromShareableHandle(std::uint64_t* made, void* descriptor, int kind) {
+    Held held(lock);
+    struct stat about;
+    int file = static_cast<int>(reinterpret_cast<std::uintptr_t>(descriptor));
+    if (kind != POSIX_FILE_DESCRIPTOR || fstat(file, &about)) return INVALID_VALUE;
+    handles[*made = ++last_handle] = {std::size_t(about.st_size), ELSEWHERE,
+                                      fcntl(file, F_DUPFD_CLOEXEC, 0), 0, {}, {}, 0, false};
     return SUCCESS;
 }
 
@@ -863,6 +983,7 @@ int cuGraphInstantiateWithFlags(Graph** ready, Graph* graph, unsigned long long)
 }
 
 int cuGraphLaunch(Graph* ready, Stream* stream) {
+    std::lock_guard<std::mutex> turn(waiting);
     Held held(lock);  // so that the events of a graph are those of one moment
     for (const auto& each : ready->work)
         if (int result = started(stream, each())) return result;
@@ -914,6 +1035,11 @@ struct Event {
     bool captured = false;
     std::chrono::steady_clock::time_point at;
 
+    bool is_done() {
+        std::lock_guard<std::mutex> held(lock);
+        return reached >= set;
+    }
+
     std::function<void()> recorded() {
         return [this, number = ++set] {
             std::lock_guard<std::mutex> held(lock);
@@ -938,6 +1064,17 @@ int cuEventCreate(Event** event, unsigned) {
 }
 
 int cuEventDestroy(Event*) { return SUCCESS; }  // streams may still wait for it
+
+int cuEventQuery(Event* event) {
+    if (forbidden()) return STREAM_CAPTURE_UNSUPPORTED;
+    return event->is_done() ? SUCCESS : NOT_READY;
+}
+
+int cuEventSynchronize(Event* event) {
+    if (forbidden()) return STREAM_CAPTURE_UNSUPPORTED;
+    event->awaited()();
+    return SUCCESS;
+}
 
 int cuEventRecordWithFlags(Event* event, Stream* stream, unsigned flags) {
     Held held(lock);
@@ -982,7 +1119,9 @@ void (*at_launch)() = nullptr;  // called before each launch
 int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** arguments, void**) {
     constexpr int COOPERATIVE = 2;
     if (at_launch) at_launch();
+    std::lock_guard<std::mutex> turn(waiting);
     Held held(lock);
+    if (current.empty()) return INVALID_CONTEXT;
     bool together = false;
     for (unsigned i = 0; i < config->attribute_count; ++i)
         together |= config->attributes[i].id == COOPERATIVE && config->attributes[i].value[0];
@@ -1007,9 +1146,14 @@ int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** argu
     }
     journal.push_back(note);
     int blocks = after("lame", number) ? grid[0] - 1 : grid[0];
-    return started(config->stream, [=, kernel = registered.kernel, ends = !after("endless", number)] {
+    unsigned most = settings["multiprocessors"] * settings["blocks_each"];
+    Room& room = current.back()->room;
+    return started(config->stream, [=, &room, wanted = grid[0], kernel = registered.kernel,
+                                    ends = !after("endless", number)] {
+        const unsigned has = room.take(wanted, most, together);
         while (!ends) std::this_thread::sleep_for(std::chrono::hours(1));
         if (kernel && !lost) kernel(call.data(), blocks);
+        room.leave(has);
     });
 }
 
@@ -1020,6 +1164,7 @@ int cuGetProcAddress(const char* symbol, void** function, int, std::uint64_t, in
 template <class E>
 void* named(const char* name) {
     E::name = name;
+    E::waits = WAITING.count(name);
     return reinterpret_cast<void*>(&E::call);
 }
 
@@ -1037,6 +1182,8 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuMulticastGetGranularity), ENTRY(cuMulticastCreate), ENTRY(cuMulticastAddDevice),
         ENTRY(cuMulticastBindMem), ENTRY(cuMulticastUnbind), ENTRY(cuMemAddressReserve),
         ENTRY(cuMemAddressFree), ENTRY(cuMemMap), ENTRY(cuMemSetAccess), ENTRY(cuMemUnmap),
+        ENTRY(cuMemRetainAllocationHandle), ENTRY(cuMemExportToShareableHandle),
+        ENTRY(cuMemImportFromShareableHandle),
         ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemFreeHost), ENTRY(cuMemGetAddressRange),
         ENTRY(cuPointerGetAttribute), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
         ENTRY(cuMemcpyDtoHAsync), ENTRY(cuIpcGetMemHandle), ENTRY(cuIpcOpenMemHandle),
@@ -1045,7 +1192,8 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuStreamDestroy), ENTRY(cuStreamSynchronize), ENTRY(cuStreamBeginCapture),
         ENTRY(cuStreamEndCapture), ENTRY(cuThreadExchangeStreamCaptureMode),
         ENTRY(cuStreamGetCaptureInfo), ENTRY(cuStreamGetId), ENTRY(cuStreamGetCtx), ENTRY(cuEventCreate),
-        ENTRY(cuEventDestroy), ENTRY(cuEventRecord), ENTRY(cuEventRecordWithFlags), ENTRY(cuStreamWaitEvent),
+        ENTRY(cuEventDestroy), ENTRY(cuEventQuery), ENTRY(cuEventSynchronize),
+        ENTRY(cuEventRecord), ENTRY(cuEventRecordWithFlags), ENTRY(cuStreamWaitEvent),
         ENTRY(cuLaunchKernelEx), ENTRY(cuGetProcAddress), ENTRY(cuMemsetD32Async),
         ENTRY(cuMemcpyDtoDAsync), ENTRY(cuStreamWaitValue32), ENTRY(cuEventElapsedTime),
         ENTRY(cuGraphInstantiateWithFlags), ENTRY(cuGraphLaunch), ENTRY(cuGraphExecDestroy),
@@ -1076,7 +1224,8 @@ int cuGetProcAddress_v2(const char* symbol, void** function, int version, std::u
 // What tests use: change a number of `settings`, and get what it was; make an entry point fail (0:
 // no more; -1: unknown to cuGetProcAddress); name the function that runs as a kernel, and the size of its argument; call
 // a function before each launch; read and empty
-// the journal of calls and launches, a line each; how many bytes a device has given away.
+// the journal of calls and launches, a line each, and the names of calls that hung; how many bytes a
+// device has given away.
 
 long long fake_set(const char* setting, long long value) {
     std::swap(settings[setting], value);
@@ -1103,6 +1252,13 @@ const char* fake_journal() {
     for (const std::string& line : journal) text += line + "\n";
     journal.clear();
     return text.c_str();
+}
+
+const char* fake_hangs() {
+    static std::string names;
+    Held held(lock);
+    names = std::exchange(hangs, "");
+    return names.c_str();
 }
 
 long long fake_used(int device) {

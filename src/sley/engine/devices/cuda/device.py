@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import uuid
 from collections.abc import Sequence
@@ -34,12 +33,8 @@ _MULTICAST = (12, 1)
 """The CUDA whose drivers have multicast objects."""
 
 _HANDLE = struct.Struct("<64sQQ16s")
-"""A handle of `export`: the driver's handle of the allocation, the memory's offset in it, the
-memory's size, in bytes, and the device's UUID."""
-
-_EXPORTED_BYTES = 2 << 20
-"""Exported memory is a multiple of this: the driver carves smaller allocations from blocks of 2
-MiB, and exports the whole block with whatever else lies in it."""
+"""A handle of `export`: CUDA IPC's handle of the allocation, or what is unique beside a file
+descriptor; the memory's offset in it, the memory's size, in bytes, and the device's UUID."""
 
 
 class CudaDevice(Device):
@@ -50,10 +45,6 @@ class CudaDevice(Device):
     """
 
     platform = "cuda"
-    keeps_launched = False
-    """cuMemFree, in all drivers, waits for the work that the device has started, so a running
-    kernel doesn't lose its memory. It doesn't wait for a captured graph: the caller must keep alive
-    what the graph's kernels use."""
 
     def __init__(self, ordinal: int) -> None:
         count = CudaDevice.count()
@@ -108,8 +99,8 @@ class CudaDevice(Device):
 
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
         """See `Device.allocate`. K507 if memory runs out."""
-        unit = _EXPORTED_BYTES if exported else 1
-        made = self.native.allocate(-(-max(size_bytes, 1) // unit) * unit)
+        allocate = self.native.allocate_shared if exported else self.native.allocate
+        made = allocate(max(size_bytes, 1))
         return Memory(made.address, size_bytes, made)
 
     def map_host(self, path: str, size_bytes: int) -> HostMemory:
@@ -128,10 +119,11 @@ class CudaDevice(Device):
         self.native.reach(other.native)
 
     def carries_lines(self, other: Device | bytes) -> bool:
-        """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. K510
-        for memory of a device that this process doesn't see."""
+        """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. The
+        driver tells nothing of links to devices that this process doesn't see."""
         if isinstance(other, bytes):
-            return self.native.has_atomics_to(self._exporter(other))
+            device = self.native.device_with(_unpacked(other)[-1])
+            return device is not None and self.native.has_atomics_to(device)
         return isinstance(other, CudaDevice) and self.native.has_atomics_to(other.native.device)
 
     def lends(self, address: int, other: Device) -> bool:
@@ -158,18 +150,26 @@ class CudaDevice(Device):
         parts = tuple(Memory(address, size_bytes, owner) for address in addresses)
         return Window(parts, lambda offset: switched + offset)
 
-    def export(self, memory: Memory) -> bytes:
-        """See `Device.export`. Works also for the caller's arrays that are memory of cuMemAlloc.
-        K514 if the driver has no handle for the memory."""
-        handle, offset = self.native.share(memory.address)
-        return _HANDLE.pack(handle, offset, memory.size_bytes, self.uuid.bytes)
+    def export(self, memory: Memory) -> tuple[bytes, int | None]:
+        """See `Device.export`. Works also for the caller's arrays that are memory of cuMemAlloc, by
+        CUDA IPC. K514 if the driver has no handle for the memory."""
+        offset = self.native.offset_of(memory.address)
+        descriptor = self.native.descriptor(memory.address)
+        if descriptor is None:
+            own = self.native.share(memory.address - offset)
+        else:
+            own = uuid.uuid4().bytes
+        return _HANDLE.pack(own, offset, memory.size_bytes, self.uuid.bytes), descriptor
 
-    def attach(self, handle: bytes) -> Memory:
-        """See `Device.attach`. K514 if the exporting process has ended or is this one, K509 if this
-        device can't reach the memory's device, K510 if this process doesn't see that device."""
-        self._exporter(handle)
-        of_driver, offset, size_bytes, _ = _HANDLE.unpack(handle)
-        made = self.native.attach(of_driver)
+    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
+        """See `Device.attach`. K509 if this device can't reach the memory's device, which this
+        process needn't see; K514 if there is no such memory, or, without a descriptor, if the
+        exporting process has ended or is this one."""
+        own, offset, size_bytes, _ = _unpacked(handle)
+        if descriptor is None:
+            made = self.native.attach(own)
+        else:
+            made = self.native.attach_descriptor(descriptor, offset + max(size_bytes, 1))
         return Memory(made.address + offset, size_bytes, made)
 
     def view(self, array: Any, *, what: str) -> View:
@@ -196,25 +196,9 @@ class CudaDevice(Device):
 
     stream_address = staticmethod(stream_address)
 
-    def _exporter(self, handle: bytes) -> int:
-        """The device of memory that a process exported, as this process sees it."""
-        if len(handle) != _HANDLE.size:
-            raise K514.error(
-                expected=f"a handle of {_HANDLE.size} bytes, as `export` makes them",
-                found=f"{len(handle)} bytes",
-            )
-        *_, wanted = _HANDLE.unpack(handle)
-        device = self.native.device_with(wanted)
-        if device is None:
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            variable = f", with CUDA_VISIBLE_DEVICES={visible}" if visible is not None else ""
-            raise K510.error(
-                expected=f"the device of another process's rank, GPU-{uuid.UUID(bytes=wanted)}",
-                found=f"{counted(self.count(), 'device')} that this process sees{variable}",
-                remedy="Let each process see all GPUs of the host, and open its own by its "
-                "number: `CudaDevice.open(local_rank)`.",
-            )
-        return device
+    def is_captured(self, stream: Any) -> bool:
+        """See `Device.is_captured`."""
+        return self.native.is_captured(stream_address(stream))
 
     def _module(self, text: str) -> int:
         key = hashlib.sha256(text.encode()).digest()
@@ -230,3 +214,13 @@ class CudaDevice(Device):
             ".cubin",
             lambda: compiler.compile_text(text, self.arch).cubin,
         )
+
+
+def _unpacked(handle: bytes) -> tuple[Any, ...]:
+    """The parts of a handle; K514 for other bytes."""
+    if len(handle) != _HANDLE.size:
+        raise K514.error(
+            expected=f"a handle of {_HANDLE.size} bytes, as `export` makes them",
+            found=f"{len(handle)} bytes",
+        )
+    return _HANDLE.unpack(handle)

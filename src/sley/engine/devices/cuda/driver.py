@@ -63,6 +63,9 @@ _RULE_ABOUT: dict[str, dict[str, Rule]] = {
     "stream": {f"CUDA_ERROR_{name}": K517 for name in ("INVALID_HANDLE", "INVALID_CONTEXT")},
     "sharing": {f"CUDA_ERROR_{name}": K514 for name in (*_NOT_SHARED, "OPERATING_SYSTEM")},
     "kernel": {"CUDA_ERROR_NOT_FOUND": K503},
+    "access": {
+        f"CUDA_ERROR_{n}": K509 for n in ("INVALID_VALUE", "INVALID_DEVICE", "NOT_SUPPORTED")
+    },
 }
 """Rules that override those of `_RULES`, by what an invalid argument of the call would be."""
 
