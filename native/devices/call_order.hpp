@@ -83,7 +83,7 @@ private:
     std::vector<Start> starts_;
     std::vector<StreamState> states_;  // of each start's stream
     std::size_t turns_ = 0;            // the most launches of a start
-    std::vector<double> parts_;       // see Device::part
+    std::vector<double> parts_;        // see Device::part
     std::map<std::uintptr_t, std::vector<std::size_t>> on_;  // the starts on each context
 };
 
