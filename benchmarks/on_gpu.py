@@ -149,8 +149,7 @@ CALLS = "tests/gpu/test_gpu_calls.py"
 LIBRARY = "tests/gpu/test_gpu_library.py"
 
 # Of the ten minutes each step has what it took on an H100 with 16 cores, compilers included, and at
-# least a seventh more; `host` and `replays`, which haven't run there, have several times what they
-# take over the stand-in.
+# least a seventh more. `host` and `replays` haven't run there.
 STEPS = (
     Step("facts", 20, _module("facts")),
     Step("copies", 15, _module("copies")),

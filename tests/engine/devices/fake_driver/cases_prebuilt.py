@@ -17,7 +17,7 @@ import pytest
 import sley
 from fake_driver import FakeDriver, refused
 from fake_driver.cases_executor import RANKS, arrays, ring, values
-from sley.engine.devices import Engine, Executor, Settings
+from sley.engine.devices import Engine, Executor, LinkSet, Settings
 from sley.engine.devices.cuda import CudaDevice, compiler, machine_code
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant, prebuilt
@@ -112,6 +112,29 @@ def test_the_first_call_compiles_nothing(
     first.reserve(1000, "float32")
     assert not sums(first, devices)
     assert background.empty()
+
+
+@pytest.mark.usefixtures("whole_texts")
+def test_plans_without_prebuilt_kernels_share_the_interpreter(
+    fake: FakeDriver, package: Path, monkeypatch: pytest.MonkeyPatch, background: Any
+) -> None:
+    """What is compiled while they wait serves all of them; later ones have their own code."""
+    (file,) = package.glob("*.fatbin")
+    found, code = list[str](), file.read_bytes()
+    file.unlink()
+
+    def compile_text(text: str, arch: str) -> compiler.Compiled:
+        found.append(text.split()[1])
+        return compiler.Compiled(code, b"", {})
+
+    monkeypatch.setattr(compiler, "compile_text", compile_text)
+    devices = [CudaDevice(0)] * RANKS
+    links = LinkSet([ring(), ring(instances=2)], devices)
+    assert all(sums(Executor(plan, links), devices) for plan in links.plans)
+    assert found == ["interpreted"]
+    background.join()
+    assert not sums(Executor(ring(), links), devices)
+    assert found == ["interpreted"]
 
 
 @pytest.mark.usefixtures("whole_texts", "package")
