@@ -30,7 +30,9 @@ set(DEVICES  # plans and calls on devices, and threads as a device
   devices/call_order.cpp
   devices/cuda_driver.cpp
   devices/deferred_free.cpp
+  devices/device_calls.cpp
   devices/device_plan.cpp
+  devices/memory_index.cpp
   devices/plan_call.cpp
   devices/plan_tables.cpp
   devices/threads_device.cpp)

@@ -206,6 +206,7 @@ void define_devices(nb::module_& m) {
                  self.read(data.data(), from, data.size());
              },
              "data"_a, "source"_a, unlocked)
+        .def("lends", &Device::lends, "address"_a, "other"_a, unlocked)
         .def("stream", [](Device& self) -> Lease { return self.stream(); }, unlocked)
         .def("launch",
              [](const Device& self, const LaunchRow& row, Address stream) {
@@ -254,7 +255,6 @@ void define_devices(nb::module_& m) {
                  return self.device_with(from_bytes<cuda::Uuid>(uuid));
              },
              "uuid"_a)
-        .def("lends", &CudaDevice::lends, "address"_a, "other"_a, unlocked)
         .def("place_of", &CudaDevice::place_of, "address"_a, unlocked)
         .def("has_multicast", &CudaDevice::has_multicast, unlocked)
         .def_static("window", &window, "devices"_a, "size_bytes"_a, unlocked,

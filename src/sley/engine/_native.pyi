@@ -3,6 +3,7 @@ The CPU engine of sley: shared memory, connections, and the interpreter of a ran
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import enum
 from typing import Annotated, Any, Final, overload
 
 import numpy
@@ -406,6 +407,8 @@ class Device:
 
     def read(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,))], source: int) -> None: ...
 
+    def lends(self, address: int, other: Device) -> bool: ...
+
     def stream(self) -> Resource: ...
 
     def launch(self, launch: tuple[int, str, bytes, int, int, bool, object], stream: int) -> None: ...
@@ -463,8 +466,6 @@ class CudaDevice(Device):
     def has_atomics_to(self, device: int) -> bool: ...
 
     def device_with(self, uuid: bytes) -> int | None: ...
-
-    def lends(self, address: int, other: CudaDevice) -> bool: ...
 
     def place_of(self, address: int) -> int | None: ...
 
@@ -555,22 +556,73 @@ class DevicePlan:
     def stuck(self) -> list[dict[str, int]]:
         """The reports of the blocks that have given up."""
 
+class MemoryIndex:
+    """What calls look up of the memory of this process's ranks."""
+
+    def __init__(self, ranks: int, devices: Sequence[tuple[int, Device]]) -> None:
+        """devices: of this process's ranks."""
+
+    def add(self, address: int, size_bytes: int, shifts: Sequence[int]) -> None:
+        """
+        Registers memory that all ranks have mapped. shifts: for each rank, what to add to an address of it for its address there.
+        """
+
+    def add_scratch(self, rank: int, address: int, size_bytes: int, all_read: bool) -> None:
+        """Those that all ranks read are larger than those before."""
+
 class PlanCall:
     """A call of a plan, which can be started many times."""
 
-    def __init__(self, order: CallOrder, places: Sequence[tuple[DevicePlan, int, int, int]], threads: int, together: bool, keeps: object) -> None:
-        """
-        places: a plan on a device, its kernels there, and the table of registered memory.
-        """
+    def __init__(self, order: CallOrder, memory: MemoryIndex, places: Sequence[tuple[DevicePlan, int, int]], threads: int, together: bool, keeps: object) -> None:
+        """places: a plan on a device, and its kernels there."""
 
-    def lay_out(self, item_bytes: int, count: int, memories: Sequence[tuple[int, Sequence[tuple[int, int]]]], factor: int = 0, factor_at: int = 0) -> None:
+    def lay_out(self, item_bytes: int, count: int, buffers: Sequence[tuple[int, int, int, int, int]], factor: int = 0, factor_at: int = 0) -> bool:
         """
-        memories: of a rank, the addresses of input, output and scratch, and their numbers for peers. R503, R506.
+        buffers: of a rank, the address and the bytes of its input, and of its output. False if a rank has too little scratch. R503, R506.
         """
 
     def start(self, streams: Sequence[int], recorded: bool) -> bool:
         """
         Starts the call on a stream for each launch of each place. recorded: whether the next call has to wait for this one. False, without a launch, if a call was given up.
+        """
+
+class StartOutcome(enum.IntEnum):
+    """What became of a call. STARTED: 0; otherwise nothing was started."""
+
+    STARTED = 0
+
+    GIVEN_UP = 1
+
+    LACKS_PROGRAM = 2
+
+    LACKS_SCRATCH = 3
+
+class DeviceCalls:
+    """
+    The calls of a rank of a communicator on a device, for any threads. Kinds, types and operations are any numbers; `root` is 0 if there is none.
+    """
+
+    def __init__(self, order: CallOrder, memory: MemoryIndex, rank: int, threads: int, together: bool) -> None: ...
+
+    def add_plan(self, plan: DevicePlan) -> int:
+        """Returns its number: 0, 1 and so on."""
+
+    def set_table(self, kind: int, in_place: bool, root: int, ends: Sequence[int], plans: Sequence[int]) -> None:
+        """
+        The calls of a kind run plans[k] up to ends[k] bytes of the largest buffer of any rank; the last end is 2**64 - 1.
+        """
+
+    def set_program(self, plan: int, dtype: int, op: int, scales: bool, run: int, divide: int) -> None:
+        """
+        The addresses of a plan's kernels; divide: 0 unless calls divide at the end.
+        """
+
+    def plan_of(self, kind: int, in_place: bool, root: int, size_bytes: int) -> int:
+        """The number of the plan that runs a call."""
+
+    def start(self, kind: int, in_place: bool, root: int, dtype: int, op: int, size_bytes: int, item_bytes: int, count: int, input: int, input_bytes: int, output: int, output_bytes: int, stream: int, recorded: bool, factor: int | None = None, factor_at: int = 0, keeps: object | None = None) -> StartOutcome:
+        """
+        Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any rank. count: elements of a block. input, output: addresses, or 0. recorded: whether the next call has to wait for this one. factor: the bits of a number, or the address of one, by which inputs are multiplied. keeps: what must live until the kernel has ended. R503, R506.
         """
 
 class CallKey:

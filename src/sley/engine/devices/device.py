@@ -138,11 +138,6 @@ class Device(ABC):
         memory that another process exported."""
 
     @abstractmethod
-    def lends(self, address: int, other: Device) -> bool:
-        """Whether kernels on `other`, which reaches this device, can access the caller's memory at
-        an address of this device."""
-
-    @abstractmethod
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """Why no switch reads and writes memory of all of `devices`, of which this is the first, at
         once; empty if one does."""

@@ -17,7 +17,7 @@ from sley.engine.devices.device_ranks import DeviceRanks, Exchange
 from sley.engine.devices.device_state import DeviceState, plan_tables
 from sley.engine.devices.failures import failure
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
-from sley.engine.devices.memory import Registered, Scratch, SharedArrays
+from sley.engine.devices.memory import LinkMemory
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
 from sley.engine.devices.windows import Lanes, single_messages
 from sley.engine.kernels import Kernels
@@ -103,16 +103,14 @@ class LinkSet:
             [self._state(made, device, segments[device]) for device in self.launches]
             for made in self.tables
         ]
-        self.registered = Registered(self.ranks)
-        self.scratch = Scratch(self.ranks, self.registered)
-        self.arrays = SharedArrays(self.ranks, self.registered)
+        self.memory = LinkMemory(self.ranks)
         self.order = native.CallOrder(self.abort.array)
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this object, which
         would then live until the garbage collector finds the cycle."""
         self._is_closed = False
         memory: list[Any] = [self.ranks, self.abort, self.states, self.mailboxes]
-        memory += [self._windows, self.scratch, self.arrays, self.order]
+        memory += [self._windows, self.memory, self.order]
         self._dropped = finalize(self, _end, self._barrier, memory)
         # At exit the driver frees the memory; it may already be unloaded.
         self._dropped.atexit = False
@@ -185,7 +183,7 @@ class LinkSet:
             for state in chain(*self.states):
                 state.plan.free()
             del self.states, self.launches, self.mailboxes, self._windows
-            del self.registered, self.scratch, self.arrays, self.order
+            del self.memory, self.order
 
     def _load(self, kernels: Kernels, received: int) -> Loaded:
         loaded = load(kernels.plan, *self.settings.slots_of(kernels.plan, received))

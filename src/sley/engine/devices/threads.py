@@ -97,9 +97,6 @@ class ThreadsDevice(Device):
         """See `Device.carries_lines`. On CPUs a line's flag is stored after its data."""
         return True
 
-    def lends(self, address: int, other: Device) -> bool:
-        return True
-
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. On CPUs the primitives do what a switch does."""
         return ""

@@ -126,10 +126,6 @@ class CudaDevice(Device):
             return device is not None and self.native.has_atomics_to(device)
         return isinstance(other, CudaDevice) and self.native.has_atomics_to(other.native.device)
 
-    def lends(self, address: int, other: Device) -> bool:
-        """See `Device.lends`."""
-        return isinstance(other, CudaDevice) and self.native.lends(address, other.native)
-
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. Switches serve multicast objects, of which a device is a part
         only once."""
