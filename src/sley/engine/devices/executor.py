@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -11,20 +11,19 @@ from sley.engine import native
 from sley.engine.devices.arguments import Arrays, check_arguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
-from sley.engine.devices.device import Device, Program, View
+from sley.engine.devices.device import Device, View
 from sley.engine.devices.device_ranks import Exchange
-from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
+from sley.engine.devices.programs import Programs
 from sley.engine.devices.settings import Launching, Settings
 from sley.engine.devices.windows import way_of_groups
-from sley.engine.kernels import KERNELS, Engine, Platform, Variant
+from sley.engine.kernels import KERNELS
 from sley.engine.limits import check_slot, whole
 from sley.engine.types import DataType, data_type, reduction
-from sley.errors.devices import K506, K518
+from sley.errors.devices import K518
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
-from sley.verification.scales import prove_scales
 
 
 class Executor:
@@ -68,8 +67,7 @@ class Executor:
         self._kernels, self.loaded = links.kernels[number], links.loaded[number]
         self.plan = self._kernels.plan
         self._tables = links.tables[number]
-        self._programs: dict[tuple[str, ReduceOp, bool], list[Program]] = {}
-        """Of the links' states, by type, reduction, and whether inputs are scaled."""
+        self.programs = Programs(links)
 
     @property
     def ranks(self) -> list[int]:
@@ -102,7 +100,7 @@ class Executor:
         self.links.settle()
         self.links.memory.reserve(sizes)
         with self.links.ranks.telling():
-            self._programs_of(kind, op, scales=False, wait=self.links.wait)
+            self.programs.of(self._number, kind, op, scales=False, wait=self.links.wait)
         self.links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
 
     def __call__(
@@ -164,16 +162,12 @@ class Executor:
         check_slot(self.loaded, kind)
         factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
         wait = partial(self._wait, streams, f"the first {op.name} of {kind.name}, or of this size")
-        programs = self._programs_of(kind, op, scales=scales, wait=wait)
+        programs = self.programs.of(self._number, kind, op, scales=scales, wait=wait)
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
         run, divide = KERNELS
         places = [
-            (
-                state.plan,
-                program[run],
-                program[divide] if op is ReduceOp.AVG else 0,
-            )
+            (state.plan, program[run], program[divide] if op is ReduceOp.AVG else 0)
             for state, program in zip(states, programs, strict=True)
         ]
         links, threads = self.links, self.settings.threads
@@ -240,42 +234,6 @@ class Executor:
                 "call once.",
             )
         self.links.wait()
-
-    def _programs_of(
-        self, dtype: DataType, op: ReduceOp, *, scales: bool, wait: Callable[[], None]
-    ) -> list[Program]:
-        """The programs of the links' states. Calls `wait` before it loads them: the driver may wait
-        for all kernels then, also for one that waits for another thread's launch, which would wait
-        for the load."""
-        key = (dtype.name, op, scales)
-        if key not in self._programs:
-            wait()
-            states = self.links.states[self._number]
-            self._programs[key] = [self._program(state, dtype, op, scales) for state in states]
-        return self._programs[key]
-
-    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Program:
-        variant = Variant(
-            Platform(state.device.platform),
-            dtype.number,
-            op,
-            self.settings.threads,
-            self.links.ranks.is_one_device,
-            scales,
-        )
-        if scales:
-            prove_scales(self.plan)
-        engine = Engine.INTERPRETED if scales else self.settings.engine
-        program = state.device.build(self._kernels.source(engine, variant), KERNELS)
-        room = state.device.capacity(program, KERNELS[0], self.settings.threads)
-        if state.plan.blocks > room:
-            threads = self.settings.threads
-            raise K506.error(
-                expected=f"at most {room} blocks of {threads} threads at once on "
-                f"{state.device.name}",
-                found=f"{state.plan.blocks} blocks",
-            )
-        return program
 
 
 def _piece(view: View | None, kind: DataType) -> tuple[int, int]:
