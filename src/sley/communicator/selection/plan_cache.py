@@ -23,8 +23,11 @@ from sley.formats.plan_file import MAJOR, MINOR, decode, encode
 from sley.ir.plan import Plan
 
 _SECTION = "plans"
-_MAKERS = ("algorithms", "compiler", "ir", "lang", "verification")
-"""The packages that make a plan."""
+_MAKERS = (
+    *("algorithms", "communicator/selection", "compiler", "ir", "lang", "model", "topologies"),
+    "verification",
+)
+"""The packages that choose and make a plan."""
 
 
 def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Plan, bool]:
@@ -36,7 +39,12 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
         built.append(build())
         return encode(built[0])
 
-    key = [f"plan {MAJOR}.{MINOR}", _makers(), str(ranks), recipe]  # all that the plan depends on
+    key = [
+        f"plan {MAJOR}.{MINOR}",
+        _makers(),
+        str(ranks),
+        recipe,
+    ]  # all that the plan depends on
     data = cached_bytes(key, ".plan", content, section=_SECTION)
     if built:
         return built[0], False
@@ -45,6 +53,13 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
         return decode(data), True
     except SleyError:
         return build(), False
+
+
+def cached_choice(request: str, choose: Callable[[], str]) -> str:
+    """A text that tells the choice of plans, from the cache if it is there, else from `choose`;
+    otherwise as `cached_plan`. request: all that the choice depends on."""
+    key = ["choice", _makers(), request]
+    return cached_bytes(key, ".json", lambda: choose().encode(), section=_SECTION).decode()
 
 
 def refusal() -> Diagnostic | None:
