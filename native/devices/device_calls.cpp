@@ -58,12 +58,21 @@ StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program
     buffers.rank = buffers_[0].rank;
     buffers_[0] = buffers;
     values.buffers = &buffers_;
-    if (!call.lay_out(values)) return StartOutcome::kLacksScratch;
+    if (!call.lay_out(values) || !has_scratch(plan, values)) return StartOutcome::kLacksScratch;
     streams_[0] = stream;
     if (keeps != nullptr) call.keep(keeps);
     const bool is_started = call.start(streams_, recorded);
     if (keeps != nullptr) call.keep(nullptr);
     return is_started ? StartOutcome::kStarted : StartOutcome::kGivenUp;
+}
+
+bool DeviceCalls::has_scratch(int plan, const CallValues& values) const {
+    const auto& numbers = plans_[static_cast<std::size_t>(plan)]->numbers();
+    const auto& chunks = numbers.scratch_chunks;
+    const auto rank = std::max_element(chunks.begin(), chunks.end()) - chunks.begin();
+    const auto most = numbers.scratch_bytes(static_cast<int>(rank), values.item_bytes, values.count);
+    const std::lock_guard<std::mutex> held(memory_->lock);
+    return memory_->scratch(buffers_[0].rank, static_cast<std::uint64_t>(most)).has_value();
 }
 
 int DeviceCalls::number_of(const CallKind& kind, std::uint64_t size_bytes) const {

@@ -56,6 +56,10 @@ public:
                        const std::shared_ptr<void>& keeps);
 
 private:
+    // Whether the rank has the scratch that any rank needs in the call: where ranks are threads of a
+    // process, all must lack it in the same call, to allocate it together.
+    bool has_scratch(int plan, const CallValues& values) const;
+
     struct Row {
         std::vector<std::uint64_t> ends;
         std::vector<int> plans;

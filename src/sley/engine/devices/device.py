@@ -93,6 +93,12 @@ class Device(ABC):
     queues: int | None = None
     """The most streams whose launches never wait for one another to start; None for any number."""
 
+    identity: bytes
+    """Equal for the same hardware in all processes that can share it."""
+
+    blocks: int
+    """How many thread blocks of any kernel it runs at once."""
+
     name: str
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 
@@ -134,8 +140,8 @@ class Device(ABC):
     @abstractmethod
     def carries_lines(self, other: Device | bytes) -> bool:
         """Whether the 128 bytes that a warp on this device stores at once into memory of `other`
-        arrive as a whole, which LL128 relies on. other: a device of this process, or a handle of
-        memory that another process exported."""
+        arrive as a whole, which LL128 relies on. other: a device of this process, or, of another
+        process, a device's identity or a handle of memory that it exported."""
 
     @abstractmethod
     def lacks_switch(self, devices: Sequence[Device]) -> str:

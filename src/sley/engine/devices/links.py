@@ -162,6 +162,16 @@ class LinkSet:
                 self._failed = found.found
                 raise SleyError([found])
 
+    def give_up(self) -> None:
+        """Ends all calls that are under way, in all processes; any thread may call it."""
+        self.abort.array[0] = 1
+        self.leave()
+
+    def leave(self) -> None:
+        """Says that this process comes to no further meeting: others that wait for it fail, but for
+        those that close their links."""
+        self._barrier.leave()
+
     def check_open(self) -> None:
         """R508 if the links are closed."""
         if self._is_closed:

@@ -44,6 +44,7 @@ class ThreadsDevice(Device):
     """
 
     platform = "cpu"
+    blocks = 64  # it starts more, but machines have no more cores
 
     def __init__(self, number: int = 0, *, flags: Sequence[str] = ()) -> None:
         self.number = number
@@ -51,6 +52,11 @@ class ThreadsDevice(Device):
         self._flags = tuple(flags)
         self.native: native.ThreadsDevice = _device(number)
         self._default = self.stream()
+
+    @property
+    def identity(self) -> bytes:  # type: ignore[override]
+        """See `Device.identity`. Not its number alone: a process can't share another one's."""
+        return f"{os.getpid()} {self.number}".encode()
 
     @classmethod
     def open(cls, ordinal: int) -> ThreadsDevice:

@@ -58,7 +58,8 @@ class CudaDevice(Device):
         self.native: native.CudaDevice = native.CudaDevice(ordinal)
         self.name = self.native.name
         self.uuid = uuid.UUID(bytes=self.native.uuid)
-        self.multiprocessors = self.native.multiprocessors
+        self.identity = self.uuid.bytes
+        self.blocks = self.multiprocessors = self.native.multiprocessors
         self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
         if not self._has_prebuilt:
             _ = self.arch  # raises what the first call would
@@ -122,7 +123,8 @@ class CudaDevice(Device):
         """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. The
         driver tells nothing of links to devices that this process doesn't see."""
         if isinstance(other, bytes):
-            device = self.native.device_with(_unpacked(other)[-1])
+            known = other if len(other) == len(self.identity) else _unpacked(other)[-1]
+            device = self.native.device_with(known)
             return device is not None and self.native.has_atomics_to(device)
         return isinstance(other, CudaDevice) and self.native.has_atomics_to(other.native.device)
 
