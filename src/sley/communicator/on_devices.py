@@ -28,14 +28,14 @@ from sley.communicator.arrays import (
 )
 from sley.communicator.calls import Call
 from sley.communicator.failures import closed, failed_before
-from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
+from sley.communicator.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
 from sley.communicator.rendezvous.stores import Store
 from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
 from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.settings import Settings
-from sley.communicator.stats import log_to_stderr
+from sley.communicator.stats import log_to_stderr, logger
 from sley.engine import arguments, native
 from sley.engine.devices import Device, Launching, LinkSet, open_devices
 from sley.engine.devices import Settings as KernelSettings
@@ -66,6 +66,7 @@ _NUMBER = {kind: number for number, kind in enumerate(CALLS)}
 
 _NO_END = 2**64 - 1
 _WORD_BYTES = 256
+_DIGITS = 16
 _MOST_KEY = 2**31 - 1
 _MOST_BLOCKS = 32
 """The most thread blocks of a rank, as many as NCCL's."""
@@ -109,15 +110,139 @@ class _Core:
             return
         device, threads = self.links.ranks.places[0], self.links.settings.threads
         of_ranks = np.maximum(np.diff(self.links.kernels[number].plan.rank_block), 1)
-        blocks, room = (
-            int(of_ranks[self.mates].sum()),
-            device.capacity(program, KERNELS[0], threads),
-        )
+        blocks = int(of_ranks[self.mates].sum())
+        room = device.capacity(program, KERNELS[0], threads)
         if blocks > room:
             raise K506.error(
                 expected=f"at most {room} blocks of {threads} threads at once on {device.name}",
                 found=f"{blocks} blocks of {len(self.mates)} ranks",
             )
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """What the ranks of a communicator do together to open it. Its fields are arguments of
+    `DeviceCommunicator`, but for the finished rendezvous. Errors: those of its class."""
+
+    rendezvous: Rendezvous
+    device: Device
+    settings: Settings
+    kernels: KernelSettings
+    types: tuple[DataType, ...]
+    ops: tuple[ReduceOp, ...]
+
+    def exchange(self, value: bytes) -> list[bytes]:
+        """An all-gather with a timeout of its own: plans are compiled between two of them."""
+        self.rendezvous.renew(self.settings.patience_s)
+        return self.rendezvous.exchange(value)
+
+    def choose(self, topology: Topology | str | None) -> tuple[Plans, Table]:
+        """What chooses plans, and the plans of all calls, which are equal on all ranks."""
+        rendezvous, settings = self.rendezvous, self.settings
+        if rendezvous.hosts.count > 1:
+            found = f"ranks on {rendezvous.hosts.count} hosts"
+            raise K514.error(expected="all ranks on one host", found=found)
+        limits = self._limits(topology)
+        with telling(rendezvous.refuse):
+            plans = Plans(
+                rendezvous.hosts,
+                devices=limits,
+                plan_dir=settings.plan_dir,
+                cache=settings.use_cache,
+            )
+            if settings.plan_dir_strict and plans.folder_problems:
+                raise SleyError(list(plans.folder_problems))
+            table = {
+                (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
+                for kind, in_place, root in _keys(rendezvous.ranks)
+            }
+        self._check_same(table)
+        for problem in plans.problems:
+            words = "%s, rank %d: sley's default plans run instead of those of\n%s"
+            logger.warning(words, rendezvous.name, rendezvous.rank, problem)
+        return plans, table
+
+    def core(self, table: Table) -> _Core:
+        """What the communicator has: the plans over one set of links, each once, and their
+        kernels."""
+        rank, mates = self.rendezvous.rank, self._mates
+        plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
+        numbers = {own: number for number, own in enumerate(plans)}
+        settings = replace(
+            self.kernels,
+            timeout_s=self.kernels.timeout_s or self.settings.timeout_s,
+            launching=Launching.BY_RANK if len(mates) > 1 else self.kernels.launching,
+        )
+        links = LinkSet(list(plans.values()), {rank: self.device}, settings, exchange=self.exchange)
+        ((_, stream),) = links.launches[self.device]
+        together = settings.launching is Launching.TOGETHER
+        calls = native.DeviceCalls(
+            links.order, links.memory.index, rank, settings.threads, together
+        )
+        for (state,) in links.states:
+            calls.add_plan(state.plan)
+        with links.ranks.telling():
+            word = self.device.allocate(_WORD_BYTES)
+            core = _Core(links, Programs(links), calls, stream, word, mates)
+            for (kind, in_place, root), rows in table.items():
+                ends = [_NO_END if s.end_bytes is None else s.end_bytes for s, _ in rows]
+                of = [numbers[ready.digest] for _, ready in rows]
+                calls.set_table(_NUMBER[kind], in_place, root, ends, of)
+                for number, (dtype, op) in product(of, self._programs(kind)):
+                    core.load(number, dtype, op)
+        links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
+        return core
+
+    @property
+    def _devices(self) -> list[bytes]:
+        """The identity of each rank's device."""
+        return [bytes.fromhex(one.offered["device"]) for one in self.rendezvous.descriptions]
+
+    @property
+    def _mates(self) -> list[int]:
+        """The ranks on this rank's device."""
+        return [rank for rank, at in enumerate(self._devices) if at == self.device.identity]
+
+    def _limits(self, topology: Topology | str | None) -> DeviceLimits:
+        """What the rules know of the devices, equal on all ranks."""
+        devices, offered = self._devices, self.rendezvous.descriptions
+        shares = Counter(devices)
+        rooms = [
+            int(o.offered["blocks"]) // shares[d] for o, d in zip(offered, devices, strict=True)
+        ]
+        with telling(self.rendezvous.refuse):
+            machine = None if topology is None else topology_of(topology)
+            own = all(map(self.device.carries_lines, {*devices} - {self.device.identity}))
+        return DeviceLimits(
+            machine,
+            has_lines=all(map(int, self.exchange(b"1" if own else b"0"))),
+            is_one_device=len(shares) == 1,
+            max_blocks=max(1, min(*rooms, _MOST_BLOCKS)),
+        )
+
+    def _check_same(self, table: Table) -> None:
+        """N604, on all ranks, unless they have the same plans for the same sizes."""
+        rows = [
+            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
+            for key, ranges in table.items()
+            for sizes, ready in ranges
+        ]
+        first, *others = map(json.loads, self.exchange(json.dumps(rows).encode()))
+        for rank, other in enumerate(others, 1):
+            if other != first:
+                pairs = zip_longest(first, other, fillvalue=("no further calls", "none"))
+                one, two = next(pair for pair in pairs if pair[0] != pair[1])
+                raise N604.error(
+                    expected=f"the same plans on all ranks of communicator "
+                    f"{self.rendezvous.name!r}, as on rank 0: for {one[0]}, {one[1]}",
+                    found=f"for {two[0]}, {two[1]} on rank {rank}",
+                )
+
+    def _programs(self, kind: str) -> list[tuple[DataType, ReduceOp]]:
+        """The types and operations of a kind's calls whose kernels are loaded beforehand."""
+        if CALLS[kind].reduces:
+            return list(product(self.types, self.ops))
+        return [(_MOVED[size], ReduceOp.SUM) for size in {own.size_bytes for own in self.types}]
 
 
 class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
@@ -171,33 +296,34 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self.device = open_devices(device, 1)[0] if isinstance(device, str) else device
         self.settings = settings or Settings.from_environment()
         self.kernels = kernels or KernelSettings(Engine.INTERPRETED)
-        self._types = [data_type(each) for each in types]
-        self._ops = [reduction(each) for each in ops]
+        own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
         self._store, self._environ, self._splits = store, environ, 0
         self._first: SleyError | None = None
         self._process = os.getpid()
         self._lock = threading.RLock()
         """Held while a call is started, and by what all ranks do together."""
-        self._rendezvous = bootstrap(
+        # What they share, and what decides when a call lacks a kernel.
+        agreed = {
+            "platform": self.device.platform,
+            "slots": str(self.kernels.slots),
+            "slot_bytes": str(self.kernels.slot_bytes),
+            "threads": str(self.kernels.threads),
+            "types": " ".join(each.name for each in own),
+            "ops": " ".join(each.name for each in named),
+        }
+        rendezvous = bootstrap(
             store,
             self.rank,
             self.ranks,
             name=name,
             timeout_s=self.settings.patience_s,
-            agreed=self._agreement(),
+            agreed=agreed,
             offered={"device": self.device.identity.hex(), "blocks": str(self.device.blocks)},
             environ=environ,
         )
-        self._check_hosts()
-        limits = self._limits(topology)
-        with telling(self._rendezvous.refuse):
-            self.plans = self._read_plans(limits)
-            table = {
-                (kind, in_place, root): self.plans.table(kind, in_place=in_place, root=root)
-                for kind, in_place, root in _keys(self.ranks)
-            }
-        self._check_same(table)
-        self._core: _Core | None = self._open(table)
+        self._opening = _Opening(rendezvous, self.device, self.settings, self.kernels, own, named)
+        self.plans, table = self._opening.choose(topology)
+        self._core: _Core | None = self._opening.core(table)
         _OPEN.add(self._core.links)
 
     def __exit__(
@@ -262,10 +388,11 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             self._open_core()
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
-            said = map(json.loads, self._exchange(json.dumps([color, key]).encode()))
+            said = self._opening.exchange(json.dumps([color, key]).encode())
         if color is None:
             return None
-        members = sorted((key, rank) for rank, (other, key) in enumerate(said) if other == color)
+        given = enumerate(map(json.loads, said))
+        members = sorted((key, rank) for rank, (other, key) in given if other == color)
         return DeviceCommunicator(
             self._store,
             [rank for _, rank in members].index(self.rank),
@@ -274,8 +401,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             name=name,
             settings=self.settings,
             kernels=self.kernels,
-            types=[each.name for each in self._types],
-            ops=self._ops,
+            types=[each.name for each in self._opening.types],
+            ops=self._opening.ops,
             environ=self._environ,
         )
 
@@ -367,8 +494,9 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     def barrier(self, *, stream: Any = None) -> None:
         """Ends when all ranks have called it; on a stream, after what each has put there before."""
         core = self._open_core()
-        element, size = self._types[0], self._types[0].size_bytes
-        call = Call(BARRIER, core.word.address, size, core.word.address, size, 1, element)
+        element = next(iter(self._opening.types), DATA_TYPES["int32"])
+        word = core.word.address, element.size_bytes
+        call = Call(BARRIER, *word, *word, 1, element)
         self._start(core, call, stream)
 
     def _call(
@@ -492,132 +620,13 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """Keeps the error of the first call that has failed."""
         if error.code == K508.code and self._first is None:
             self._first = error
-        return error
+        return self._first or error
 
     def _close(self, *, meet: bool) -> None:
         with self._lock:
             core, self._core = self._core, None
             if core is not None and os.getpid() == self._process:
                 core.links.close(meet=meet)
-
-    def _agreement(self) -> dict[str, str]:
-        """What must be the same on all ranks, as text: what they share, and when a call lacks a
-        kernel."""
-        return {
-            "platform": self.device.platform,
-            "slots": str(self.kernels.slots),
-            "slot_bytes": str(self.kernels.slot_bytes),
-            "threads": str(self.kernels.threads),
-            "types": " ".join(each.name for each in self._types),
-            "ops": " ".join(each.name for each in self._ops),
-        }
-
-    def _check_hosts(self) -> None:
-        count = self._rendezvous.hosts.count
-        if count > 1:
-            raise K514.error(
-                at=self._place, expected="all ranks on one host", found=f"ranks on {count} hosts"
-            )
-
-    def _exchange(self, value: bytes) -> list[bytes]:
-        """An all-gather with a timeout of its own: plans are compiled between two of them."""
-        self._rendezvous.renew(self.settings.patience_s)
-        return self._rendezvous.exchange(value)
-
-    def _limits(self, topology: Topology | str | None) -> DeviceLimits:
-        """What the rules know of the devices, alike on all ranks."""
-        offered = [description.offered for description in self._rendezvous.descriptions]
-        devices = [bytes.fromhex(own["device"]) for own in offered]
-        own = all(map(self.device.carries_lines, {*devices} - {self.device.identity}))
-        shares = Counter(devices)
-        room = min(
-            int(one["blocks"]) // shares[at] for one, at in zip(offered, devices, strict=True)
-        )
-        self._mates = [r for r, other in enumerate(devices) if other == self.device.identity]
-        return DeviceLimits(
-            None if topology is None else topology_of(topology),
-            has_lines=all(said == b"1" for said in self._exchange(b"1" if own else b"0")),
-            is_one_device=len(shares) == 1,
-            max_blocks=min(max(room, 1), _MOST_BLOCKS),
-        )
-
-    def _read_plans(self, limits: DeviceLimits) -> Plans:
-        """Errors: those of the files in a strict folder of plans."""
-        settings = self.settings
-        plans = Plans(
-            self._rendezvous.hosts,
-            devices=limits,
-            plan_dir=settings.plan_dir,
-            cache=settings.use_cache,
-        )
-        if settings.plan_dir_strict and plans.folder_problems:
-            raise SleyError(list(plans.folder_problems))
-        return plans
-
-    def _check_same(self, table: Table) -> None:
-        """N604, on all ranks, unless all have the same plans for the same sizes."""
-        rows = [
-            (f"{_in_words(key)} of {sizes}", ready.plan.name, ready.digest.hex())
-            for key, ranges in table.items()
-            for sizes, ready in ranges
-        ]
-        first, *others = (json.loads(said) for said in self._exchange(json.dumps(rows).encode()))
-        for rank, other in enumerate(others, 1):
-            if other != first:
-                pair = next(filter(lambda two: two[0] != two[1], zip_longest(first, other)))
-                one, two = (
-                    f"{row[1]} for {row[0]} ({row[2][:8]})" if row else "none" for row in pair
-                )
-                raise N604.error(
-                    expected=f"the same plans on all ranks of {self.name!r}, as on rank 0: {one}",
-                    found=f"{two} on rank {rank}",
-                )
-
-    def _open(self, table: Table) -> _Core:
-        plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
-        numbers = {own: number for number, own in enumerate(plans)}
-        links = LinkSet(
-            list(plans.values()),
-            {self.rank: self.device},
-            self._run_settings(),
-            exchange=self._exchange,
-        )
-        settings, ((_, stream),) = links.settings, links.launches[self.device]
-        calls = native.DeviceCalls(
-            links.order,
-            links.memory.index,
-            self.rank,
-            settings.threads,
-            settings.launching is Launching.TOGETHER,
-        )
-        for (state,) in links.states:
-            calls.add_plan(state.plan)
-        with links.ranks.telling():
-            word = self.device.allocate(_WORD_BYTES)
-            core = _Core(links, Programs(links), calls, stream, word, self._mates)
-            for (kind, in_place, root), rows in table.items():
-                ends = [_NO_END if s.end_bytes is None else s.end_bytes for s, _ in rows]
-                of = [numbers[ready.digest] for _, ready in rows]
-                calls.set_table(_NUMBER[kind], in_place, root, ends, of)
-                for number in of:
-                    self._load(core, kind, number)
-        links.ranks.meet()
-        return core
-
-    def _load(self, core: _Core, kind: str, number: int) -> None:
-        """Loads the kernels of a kind of calls for the types and operations of the caller's."""
-        if CALLS[kind].reduces:
-            for dtype, op in product(self._types, self._ops):
-                core.load(number, dtype, op)
-        else:
-            for size in {each.size_bytes for each in self._types}:
-                core.load(number, _MOVED[size], ReduceOp.SUM)
-
-    def _run_settings(self) -> KernelSettings:
-        """How kernels run: ranks on one device have launches of their own."""
-        kernels, timeout_s = self.kernels, self.kernels.timeout_s or self.settings.timeout_s
-        launching = Launching.BY_RANK if len(self._mates) > 1 else kernels.launching
-        return replace(kernels, timeout_s=timeout_s, launching=launching)
 
 
 def _keys(ranks: int) -> Iterator[Key]:
