@@ -40,13 +40,20 @@ public:
     }
 
 private:
-    // Fills in a rank's memories; false if it has too little scratch.
+    // A rank's memories, and their numbers for peers.
+    struct Found {
+        std::size_t rank;
+        layout::Buffers buffers;
+        layout::Registrations registered;
+    };
+
+    // Adds a rank's to those found; false if it has too little scratch.
     bool look_up(const RankBuffers& own, const CallValues& values);
 
     std::shared_ptr<MemoryIndex> memory_;
     std::vector<Place> places_;
     OrderedCall call_;
-    layout::Call argument_{};
+    std::vector<Found> found_;
 };
 
 }  // namespace sley
