@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.arguments import Arguments, Arrays, check_arguments, check_factor
+from sley.engine.devices.arguments import Arguments, Arrays, PlanArguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
 from sley.engine.devices.device import Device, Program
@@ -68,6 +68,7 @@ class Executor:
         self._kernels, self.loaded = links.kernels[number], links.loaded[number]
         self.plan = self._kernels.plan
         self._tables = links.tables[number]
+        self._arguments = PlanArguments(self.plan, links.ranks.devices)
         self._programs: dict[tuple[str, ReduceOp, bool], list[Program]] = {}
         """Of the links' states, by type, reduction, and whether inputs are scaled."""
 
@@ -159,7 +160,7 @@ class Executor:
         self.check()
         devices, states = self.links.ranks.devices, self.links.states[self._number]
         op, scales = reduction(reduce_op), factor is not None
-        arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
+        arguments = self._arguments.check(inputs, outputs, count, dtype)
         kind, count = arguments.dtype, arguments.count
         check_slot(self.loaded, kind)
         self._tables.cut(kind.size_bytes, count)  # refuses a call before it gets scratch
@@ -245,9 +246,8 @@ class Executor:
         item, links, found = arguments.dtype.size_bytes, self.links, []
         sizes = self._tables.scratch_bytes(item, arguments.count)
         is_direct = self.plan.protocol is Protocol.DIRECT
-        for rank, views in arguments.views.items():
-            pieces = [(view.address, view.elements * item) if view else (0, 0) for view in views]
-            pieces.append((links.scratch.of(rank, sizes[rank], wait), sizes[rank]))
+        for rank, own in arguments.pieces.items():
+            pieces = [*own, (links.scratch.of(rank, sizes[rank], wait), sizes[rank])]
             number = links.registered.number
             found.append(
                 (rank, [(at, number(rank, at, size) if is_direct else 0) for at, size in pieces])
