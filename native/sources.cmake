@@ -27,6 +27,7 @@ set(NETWORK  # transports between hosts
   network/ucx.cpp
   network/ucx_library.cpp)
 set(DEVICES  # plans and calls on devices, and threads as a device
+  devices/arguments.cpp
   devices/call_order.cpp
   devices/cuda_driver.cpp
   devices/deferred_free.cpp
@@ -55,7 +56,8 @@ set(ENGINE_MODULE  # sley.engine._native, over all of the above
   bindings/network.cpp
   bindings/operators.cpp
   bindings/ready.cpp
-  bindings/tensors.cpp)
+  bindings/tensors.cpp
+  bindings/views.cpp)
 set(SIMULATOR_MODULE  # sley.model.simulation._event_loop
   bindings/event_loop.cpp)
 set(GRAPHS

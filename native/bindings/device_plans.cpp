@@ -225,8 +225,13 @@ void translate_refusal(const std::exception_ptr& error, void*) {
         std::rethrow_exception(error);
     } catch (const Refusal& e) {
         const nb::object rules = nb::module_::import_("sley.errors.catalog").attr("all_rules")();
+        nb::list places;
+        if (!e.place.empty()) {
+            places.append(nb::module_::import_("sley.errors").attr("Place")("detail"_a = e.place));
+        }
         const nb::object made =
-            rules[e.rule].attr("error")("expected"_a = e.expected, "found"_a = e.found);
+            rules[e.rule].attr("error")("expected"_a = e.expected, "found"_a = e.found,
+                                        "at"_a = places, "remedy"_a = e.remedy);
         PyErr_SetObject(made.type().ptr(), made.ptr());
     }
 }

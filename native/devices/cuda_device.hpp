@@ -35,6 +35,7 @@ public:
     // The CUDA that the driver supports: 13010 for 13.1.
     static int driver_version();
 
+    int ordinal() const { return ordinal_; }
     const std::string& name() const { return name_; }
     const cuda::Uuid& uuid() const { return uuid_; }
     int multiprocessors() const { return multiprocessors_; }

@@ -389,11 +389,6 @@ class Resource:
 def start_cuda() -> None:
     """Loads and starts NVIDIA's driver; RuntimeError if there is none."""
 
-def lent_by(capsule: CapsuleType) -> tuple[int, list[int], list[int] | None, int, int, bool]:
-    """
-    Of a tensor in a capsule of DLPack: address, shape, strides in elements, the code and the bits of its type, and whether it may be written.
-    """
-
 class Device:
     """
     A GPU, or threads of this process. Addresses are those of memory, streams and kernels. What devices fail to do are SleyErrors, or OSErrors of threads.
@@ -623,6 +618,73 @@ class DeviceCalls:
     def start(self, kind: int, in_place: bool, root: int, dtype: int, op: int, size_bytes: int, item_bytes: int, count: int, input: int, input_bytes: int, output: int, output_bytes: int, stream: int, recorded: bool, factor: int | None = None, factor_at: int = 0, keeps: object | None = None) -> StartOutcome:
         """
         Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any rank. count: elements of a block. input, output: addresses, or 0. recorded: whether the next call has to wait for this one. factor: the bits of a number, or the address of one, by which inputs are multiplied. keeps: what must live until the kernel has ended. R503, R506.
+        """
+
+class View:
+    """
+    A caller's array on a device: the address of its first element, and the number of its elements.
+    """
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def elements(self) -> int: ...
+
+    @property
+    def writable(self) -> bool:
+        """Whether kernels may write it."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def dtype(self) -> str:
+        """The name of the elements' type, the engine's or uint16."""
+
+    @property
+    def number(self) -> int:
+        """The engine's number of the type; -1 for uint16, bits of another."""
+
+def view(array: object | None, device: Device, what: str) -> View:
+    """
+    A view of an array on a device. what: its name in messages. K504, K519, R504.
+    """
+
+class PlanArrays:
+    """The arrays that calls of a plan take of the ranks of this process."""
+
+    def __init__(self, ranks: Sequence[tuple[Device, Sequence[tuple[str, int]]]]) -> None:
+        """
+        ranks: of each its device, and of its input and output, or its data, the name in messages and the number of blocks.
+        """
+
+class GivenArrays:
+    """The arrays of a call, in the order of the ranks."""
+
+    def __init__(self, plan: PlanArrays, sides: Sequence[Sequence[object]]) -> None:
+        """
+        sides: the inputs, and the outputs, of the ranks; None where there is none. K504, K519, R504.
+        """
+
+    def types(self, is_known: bool) -> list[tuple[str, str]]:
+        """
+        The first array of each type, of those with elements; if none has any, and nothing else tells the type, the first of all.
+        """
+
+    def parts(self) -> list[tuple[str, int | None, int]]:
+        """
+        Name, elements and blocks: the first array of each number of elements and blocks.
+        """
+
+    def check(self, dtype: str) -> None:
+        """
+        K519 for misaligned arrays, and read-only ones that the call writes; R503 for arrays that share memory with one that it writes.
+        """
+
+    def pieces(self) -> list[list[tuple[int, int]]]:
+        """
+        Of each rank, address and bytes of its input (data) and its output; zeros for none.
         """
 
 class CallKey:

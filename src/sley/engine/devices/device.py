@@ -53,17 +53,6 @@ class HostMemory:
     owner: Any
 
 
-@dataclass(frozen=True)
-class View:
-    """A caller's array: the address of its first element, the number of elements, the name of their
-    type (one of ARRAY_TYPES), and whether kernels may write it."""
-
-    address: int
-    elements: int
-    dtype: str
-    writable: bool
-
-
 class Launch(NamedTuple):
     """One launch of a kernel on a device.
 
@@ -162,11 +151,12 @@ class Device(ABC):
     def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
         """The memory that another process exported, mapped into this process."""
 
-    @abstractmethod
-    def view(self, array: Any, *, what: str) -> View:
-        """A view of the caller's array on this device, without a copy. what: its name in messages,
-        "input of rank 3". K504 for an array on another device, K519 for one that isn't contiguous,
-        R504 for an element type that kernels don't support."""
+    def view(self, array: Any, *, what: str) -> cpp.View:
+        """A view of the caller's array on this device, without a copy, and without waiting for what
+        computes it. what: its name in messages, "input of rank 3". K504 for an array on another
+        device, K519 for one that isn't contiguous, R504 for an element type that kernels don't
+        support."""
+        return cpp.view(array, self.native, what)
 
     @abstractmethod
     def capacity(self, program: Program, function: str, threads: int) -> int:

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.arguments import Arrays, check_arguments, check_factor
+from sley.engine.devices.arguments import Arrays, PlanArguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
-from sley.engine.devices.device import Device, View
+from sley.engine.devices.device import Device
 from sley.engine.devices.device_ranks import Exchange
 from sley.engine.devices.links import LinkSet
 from sley.engine.devices.programs import Programs
@@ -19,7 +19,7 @@ from sley.engine.devices.settings import Launching, Settings
 from sley.engine.devices.windows import way_of_groups
 from sley.engine.kernels import KERNELS
 from sley.engine.limits import check_slot, whole
-from sley.engine.types import DataType, data_type, reduction
+from sley.engine.types import data_type, reduction
 from sley.errors.devices import K518
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
@@ -67,6 +67,7 @@ class Executor:
         self._kernels, self.loaded = links.kernels[number], links.loaded[number]
         self.plan = self._kernels.plan
         self._tables = links.tables[number]
+        self._arguments = PlanArguments(self.plan, links.ranks.devices)
         self.programs = Programs(links)
 
     @property
@@ -157,7 +158,7 @@ class Executor:
         self.check()
         devices, states = self.links.ranks.devices, self.links.states[self._number]
         op, scales = reduction(reduce_op), factor is not None
-        arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
+        arguments = self._arguments.check(inputs, outputs, count, dtype)
         kind, count = arguments.dtype, arguments.count
         check_slot(self.loaded, kind)
         factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
@@ -173,10 +174,7 @@ class Executor:
         links, threads = self.links, self.settings.threads
         keeps = (self, inputs, outputs, factor)
         call = native.PlanCall(links.order, links.memory.index, places, threads, together, keeps)
-        buffers = [
-            (rank, *_piece(first, kind), *_piece(second, kind))
-            for rank, (first, second) in arguments.views.items()
-        ]
+        buffers = [(rank, *first, *second) for rank, (first, second) in arguments.pieces.items()]
         if not call.lay_out(kind.size_bytes, count, buffers, **factors):
             links.memory.grow(self._tables.scratch_bytes(kind.size_bytes, count), wait)
             call.lay_out(kind.size_bytes, count, buffers, **factors)
@@ -234,8 +232,3 @@ class Executor:
                 "call once.",
             )
         self.links.wait()
-
-
-def _piece(view: View | None, kind: DataType) -> tuple[int, int]:
-    """The address and the bytes of a view."""
-    return (view.address, view.elements * kind.size_bytes) if view else (0, 0)

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.cuda import arrays, compiler, driver
+from sley.engine.devices.cuda import compiler, driver
 from sley.engine.devices.cuda.arrays import CudaArray
 from sley.engine.devices.cuda.streams import CudaStream, stream_address
 from sley.engine.devices.device import (
@@ -18,7 +18,6 @@ from sley.engine.devices.device import (
     HostMemory,
     Memory,
     Program,
-    View,
     Window,
 )
 from sley.engine.devices.shared_files import map_bytes
@@ -169,10 +168,6 @@ class CudaDevice(Device):
         else:
             made = self.native.attach_descriptor(descriptor, offset + max(size_bytes, 1))
         return Memory(made.address + offset, size_bytes, made)
-
-    def view(self, array: Any, *, what: str) -> View:
-        """See `Device.view`. K519 for an object that isn't an array."""
-        return arrays.view(array, self.native, self.ordinal, what=what)
 
     def capacity(self, program: Program, function: str, threads: int) -> int:
         """See `Device.capacity`."""
