@@ -26,7 +26,8 @@ set(NETWORK  # transports between hosts
   network/tcp.cpp
   network/ucx.cpp
   network/ucx_library.cpp)
-set(DEVICES  # plans and calls on devices, and threads as a device
+set(DEVICES  # plans and calls on devices, their processes, and threads as a device
+  devices/barrier.cpp
   devices/call_order.cpp
   devices/cuda_driver.cpp
   devices/deferred_free.cpp
@@ -52,6 +53,7 @@ set(ENGINE_MODULE  # sley.engine._native, over all of the above
   bindings/module.cpp
   bindings/network.cpp
   bindings/operators.cpp
+  bindings/processes.cpp
   bindings/ready.cpp
   bindings/tensors.cpp)
 set(SIMULATOR_MODULE  # sley.model.simulation._event_loop

@@ -2,25 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "devices/kernel_layout.hpp"
+#include "devices/refusal.hpp"
 
 namespace sley {
-
-// A call that a plan or its slots don't allow. rule: sley's, by its code.
-struct Refusal : std::runtime_error {
-    Refusal(const char* rule, std::string expected, std::string found)
-        : std::runtime_error(expected), rule(rule), expected(std::move(expected)),
-          found(std::move(found)) {}
-
-    const char* rule;
-    std::string expected, found;
-};
 
 // Addresses in tables are symbols until the plan is on a device: offsets in segments, which are
 // pieces of memory in one order for all plans of a communicator. The segments of the ranks'
