@@ -26,8 +26,9 @@ set(NETWORK  # transports between hosts
   network/tcp.cpp
   network/ucx.cpp
   network/ucx_library.cpp)
-set(DEVICES  # plans and calls on devices, and threads as a device
+set(DEVICES  # plans and calls on devices, their processes, and threads as a device
   devices/arguments.cpp
+  devices/barrier.cpp
   devices/call_order.cpp
   devices/cuda_driver.cpp
   devices/deferred_free.cpp
@@ -55,6 +56,7 @@ set(ENGINE_MODULE  # sley.engine._native, over all of the above
   bindings/module.cpp
   bindings/network.cpp
   bindings/operators.cpp
+  bindings/processes.cpp
   bindings/ready.cpp
   bindings/tensors.cpp
   bindings/views.cpp)

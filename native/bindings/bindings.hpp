@@ -27,6 +27,7 @@ void define_devices(nanobind::module_& m);
 void define_messages(nanobind::module_& m);
 void define_network(nanobind::module_& m);
 void define_operators(nanobind::module_& m);
+void define_processes(nanobind::module_& m);
 void define_ready(nanobind::module_& m);
 void define_tensors(nanobind::module_& m);
 void define_views(nanobind::module_& m);

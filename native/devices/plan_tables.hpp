@@ -2,27 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "devices/kernel_layout.hpp"
+#include "devices/refusal.hpp"
 
 namespace sley {
-
-// A call that a plan, its slots or its arrays don't allow. rule: sley's, by its code. place: the array,
-// if it is one. remedy: empty for the rule's own.
-struct Refusal : std::runtime_error {
-    Refusal(const char* rule, std::string expected, std::string found, std::string place = {},
-            std::string remedy = {})
-        : std::runtime_error(expected), rule(rule), expected(std::move(expected)),
-          found(std::move(found)), place(std::move(place)), remedy(std::move(remedy)) {}
-
-    const char* rule;
-    std::string expected, found, place, remedy;
-};
 
 // Addresses in tables are symbols until the plan is on a device: offsets in segments, which are
 // pieces of memory in one order for all plans of a communicator. The segments of the ranks'

@@ -687,6 +687,41 @@ class GivenArrays:
         Of each rank, address and bytes of its input (data) and its output; zeros for none.
         """
 
+class Barrier:
+    """
+    How far each process of a communicator has come, in memory that the processes share. Any thread may call it.
+    """
+
+    def __init__(self, memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,))], ranks: int, own: Sequence[int], patience_s: float) -> None:
+        """
+        memory: zeros, as many as `bytes`, whose first word is set when a call is given up. own: the ranks of this process. patience_s: the longest wait for another process.
+        """
+
+    @staticmethod
+    def bytes(ranks: int) -> int: ...
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether a process has given up a call or a meeting."""
+
+    def refuse(self) -> None:
+        """Raises K508 for a call of which this process has no report."""
+
+    def meet(self) -> None:
+        """
+        Waits until all processes have come here as often as this one. If one can't come any more: K508 if a call was given up, K514 otherwise. K514 if one doesn't come in time; then all give up, as after a failed call.
+        """
+
+    def leave(self) -> None:
+        """
+        Says that no kernel of this process runs or will run, and that it comes no more.
+        """
+
+    def wait_for_others(self) -> None:
+        """
+        Waits until all processes have left or one has given up; K514 if one does neither in time.
+        """
+
 class CallKey:
     """Equal for calls that run alike."""
 

@@ -11,7 +11,6 @@ from weakref import finalize
 import numpy as np
 
 from sley.engine import native
-from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.device import Device
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
 from sley.engine.devices.device_state import DeviceState, plan_tables
@@ -84,9 +83,10 @@ class LinkSet:
             lanes = Lanes.of(operands, self.slots_bytes.get(Protocol.SIMPLE, 0))
             self._windows = self.ranks.windows(lanes[0].teams, lanes[0].sizes)
         # Shared, so that a call that is given up in one process ends in all.
-        self.abort = self.ranks.allocate_host(shared_bytes(count))
+        self.abort = self.ranks.allocate_host(native.Barrier.bytes(count))
         patience_s = max(self.timeout_s, LATE_TIMEOUT_S)
-        self._barrier = Barrier(self.abort, self.ranks.devices, patience_s)
+        own = list(self.ranks.devices)
+        self._barrier = native.Barrier(self.abort.array, count, own, patience_s)
         self.boxes = Mailboxes.of(operands, lanes, self.slots_bytes)
         self.mailboxes = self.ranks.allocate(self.boxes.size.tolist())
         self.launches = {device: self._launches_on(device) for device in self.ranks.places}
@@ -155,17 +155,18 @@ class LinkSet:
         if self._barrier.is_given_up:
             self.order.wait()  # all blocks have reported
             self._barrier.leave()
-            found = self._failure()
-            if found is None and not self.ranks.is_one_process:
-                found = given_up()
-            if found is not None:
-                self._failed = found.found
-                raise SleyError([found])
+            try:
+                if found := self._failure():
+                    raise SleyError([found])
+                if not self.ranks.is_one_process:
+                    self._barrier.refuse()
+            except SleyError as error:
+                self._failed = error.diagnostics[0].found
+                raise
 
     def give_up(self) -> None:
         """Ends all calls that are under way, in all processes; any thread may call it."""
         self.abort.array[0] = 1
-        self.leave()
 
     def leave(self) -> None:
         """Says that this process comes to no further meeting: others that wait for it fail, but for
@@ -279,7 +280,7 @@ def _room(loaded: Sequence[Loaded], receivers: IntArray) -> int:
     return room
 
 
-def _end(barrier: Barrier, memory: list[Any]) -> None:
+def _end(barrier: native.Barrier, memory: list[Any]) -> None:
     """Frees the memory of links that were dropped: after all their calls are done, since kernels on
     one device write into the memory of another. `finalize` holds the memory, so that it isn't freed
     before, in whatever order the garbage collector finds things."""
