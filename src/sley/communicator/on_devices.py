@@ -40,7 +40,7 @@ from sley.engine import arguments, native
 from sley.engine.devices import Device, Launching, LinkSet, open_devices
 from sley.engine.devices import Settings as KernelSettings
 from sley.engine.devices.arguments import check_factor
-from sley.engine.devices.device import Memory, Program, View
+from sley.engine.devices.device import Memory, Program
 from sley.engine.devices.programs import Programs
 from sley.engine.kernels import KERNELS, Engine
 from sley.engine.limits import whole
@@ -648,7 +648,7 @@ def _in_words(key: Key) -> str:
     return f"{kind}{of_root}, {'in place' if in_place else 'out of place'}"
 
 
-def _element_of(kind: str, views: Mapping[str, View], name: str | None) -> DataType:
+def _element_of(kind: str, views: Mapping[str, native.View], name: str | None) -> DataType:
     """The type as which a call's kernels take the elements. Errors: N627, R504."""
     reduces = CALLS[kind].reduces
     types = {what: view.dtype for what, view in views.items()}
