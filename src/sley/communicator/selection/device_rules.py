@@ -23,45 +23,50 @@ from sley.ir.sizes import SizeRange, size_text
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
-from sley.topologies import find_machine
+from sley.topologies import find_machine, topology_of
 
 if TYPE_CHECKING:
     from sley.compiler import Choice
 
 SMALL_BYTES = 16 << 10
-"""Size up to which only plans with the fewest blocks are compared. In the model blocks cost
-nothing; on an H100 1 KB took rings of 16 blocks 1.3 times as long as those of one."""
+"""Size up to which plans have as few blocks as they can. In the model blocks cost nothing; on an
+H100 rings of 8 ranks with LL took 26 us with one block up to this size, and with 16 blocks 36 us at
+1 KB and 28 us from 4 KB on."""
 
-_LEAST_BYTES, _MOST_BYTES = 1 << 10, 256 << 20
-"""The sizes between which plans are compared; beyond them the nearest one's plan runs."""
-
-_INSTANCES = (1, 2, 4, 8, 16)
+_COMPARED = ((4 << 10,), (1,)), ((SMALL_BYTES, 256 << 20), (1, 2, 4, 8, 16))
+"""Sizes and instances for small calls, and for all others: beyond 256 MB nothing changes."""
 
 
 @dataclass(frozen=True)
 class DeviceLimits:
     """What the rules know of the devices of one host; equal on all ranks.
 
-    topology: the machine, whose first GPUs are the ranks. None: one H100 that all ranks share
-        (`is_one_device`), 8 GPUs on PCIe (without `has_lines`, if they suffice), or H100s around
-        NVSwitches.
+    topology: the machine, whose first GPUs are the ranks, or its name, as for
+        `sley.topologies.find`. None: one H100 that all ranks share (`is_one_device`), 8 GPUs on
+        PCIe (without `has_lines`, if they suffice), or H100s around NVSwitches.
     has_lines: whether all 128 bytes that a warp stores into another device's memory arrive at once
         (`Device.carries_lines`); else nothing runs with LL128.
     is_one_device: whether all ranks are on one device. Then receivers read large messages in place
         (Direct), as their senders' memory is as near as slots.
     max_blocks: the most thread blocks of a rank: those of all ranks on a device must run at the
         same time. By default as many as NCCL's.
+
+    Errors: those of `sley.topologies.find`.
     """
 
-    topology: Topology | None = None
+    topology: Topology | str | None = None
     has_lines: bool = True
     is_one_device: bool = False
     max_blocks: int = 32
 
+    def __post_init__(self) -> None:
+        if self.topology is not None:  # now, as a file may change
+            object.__setattr__(self, "topology", topology_of(self.topology))
+
     def machine(self, ranks: int) -> Topology:
         """The topology on which plans are compared."""
         if self.topology is not None:
-            return self.topology
+            return topology_of(self.topology)
         if self.is_one_device:
             return _one_h100(ranks)
         if not self.has_lines and ranks <= (pcie := find_machine("pcie-8").topology()).ranks:
@@ -74,15 +79,15 @@ class DeviceLimits:
 
 def _one_h100(ranks: int) -> Topology:
     """The memory of one H100 as links among its ranks. It was fitted to AllReduces along rings and
-    by all pairs of 4 and 8 ranks, 256 KB to 64 MB (`kernels-nvidia-h100-*.json` of
-    `benchmarks/results`), most of which it predicts within 25 %. The numbers of Simple are those of
-    Direct, which replaces it there."""
-    rate = 1350.0 / ranks
+    by all pairs of 4 and 8 ranks on one: it predicts most of their times from 256 KB to 64 MB
+    within 20 %. The numbers of Simple are those of Direct, which replaces it there."""
+    rate = 1400.0 / ranks
     model = CostModel(
         launch_us=ByProtocol.same(5.5),
-        nvlink_latency_us=ByProtocol(0.9, 1.2, 1.7),
-        fence_share=ByProtocol(0.0, 0.0, 0.6),
-        wire_efficiency=ByProtocol(0.4, 0.58, 1.0),
+        nvlink_latency_us=ByProtocol(1.0, 1.2, 1.6),
+        fence_share=ByProtocol(0.0, 0.0, 0.5),
+        wire_efficiency=ByProtocol(0.42, 0.6, 1.0),
+        tile_bytes=ByProtocol(64 << 10, 120 << 10, 128 << 10),
         memory_GBps=1e6,  # the links are the memory
     )
     return Topology.cluster(1, ranks, name="one H100", nvlink_GBps=(2 * rate, rate), model=model)
@@ -106,10 +111,12 @@ def device_rows(kind: str, ranks: int, limits: DeviceLimits, *, disk: bool) -> l
 def _rows(collective: str, ranks: int, limits: DeviceLimits, disk: bool) -> list[PlanRow]:
     from sley.communicator.selection.plan_cache import cached_choice
 
-    def found() -> str:
-        return json.dumps(_found(collective, ranks, limits))
+    machine = limits.machine(ranks)
 
-    request = f"{collective} {ranks} {hashlib.sha256(pickle.dumps(limits)).hexdigest()}"
+    def found() -> str:
+        return json.dumps(_found(collective, ranks, limits, machine))
+
+    request = f"{collective} {ranks} {hashlib.sha256(pickle.dumps((limits, machine))).hexdigest()}"
     rows = json.loads(cached_choice(request, found) if disk else found())
     return [
         PlanRow(
@@ -119,17 +126,15 @@ def _rows(collective: str, ranks: int, limits: DeviceLimits, disk: bool) -> list
     ]
 
 
-def _found(collective: str, ranks: int, limits: DeviceLimits) -> list[tuple[object, ...]]:
+def _found(
+    collective: str, ranks: int, limits: DeviceLimits, machine: Topology
+) -> list[tuple[object, ...]]:
     """For each row the algorithm, its options, the last size, the note, and what was refused."""
     from sley.compiler import choose
 
-    machine = limits.machine(ranks)
     programs = _programs(collective, ranks, machine)
     choices: list[Choice] = []
-    for sizes, instances in (
-        ((_LEAST_BYTES, SMALL_BYTES), [1]),
-        ((SMALL_BYTES, _MOST_BYTES), _INSTANCES),
-    ):
+    for sizes, instances in _COMPARED:
         choices += choose(
             programs,
             sizes,
@@ -142,16 +147,15 @@ def _found(collective: str, ranks: int, limits: DeviceLimits) -> list[tuple[obje
             schedule=Schedule.MSCCL,
             allocate=Allocation.CONNECTION,
         ).ranges
-    ends = [*(choice.end.size_bytes for choice in choices[:-1]), None]
-    return [
-        (choice.algorithm, _options(choice, limits), end, _note(end, machine), _refused(choice))
-        for choice, end in zip(choices, ends, strict=True)
+    note = f"the fastest by the model of {machine.name}, not measured here"
+    notes = [f"small, so of few blocks; {note}", *[note] * (len(choices) - 1)]
+    ends = [SMALL_BYTES, *(choice.end.size_bytes for choice in choices[1:-1]), None]
+    rows = [
+        (choice.algorithm, _options(choice, limits), end, text, _refused(choice))
+        for choice, end, text in zip(choices, ends, notes, strict=True)
     ]
-
-
-def _note(end: int | None, machine: Topology) -> str:
-    few = "small, so with few blocks; " if end is not None and end <= SMALL_BYTES else ""
-    return f"{few}the fastest by the model of {machine.name}, not measured here"
+    # Of neighbours with one plan the last one's end counts.
+    return [row for row, after in zip(rows, [*rows[1:], ()], strict=True) if row[:2] != after[:2]]
 
 
 def _options(choice: Choice, limits: DeviceLimits) -> dict[str, object]:

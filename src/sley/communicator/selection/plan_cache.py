@@ -39,12 +39,7 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
         built.append(build())
         return encode(built[0])
 
-    key = [
-        f"plan {MAJOR}.{MINOR}",
-        _makers(),
-        str(ranks),
-        recipe,
-    ]  # all that the plan depends on
+    key = [f"plan {MAJOR}.{MINOR}", _makers(), str(ranks), recipe]  # all that the plan depends on
     data = cached_bytes(key, ".plan", content, section=_SECTION)
     if built:
         return built[0], False
