@@ -92,9 +92,11 @@ class Device(ABC):
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 
     @abstractmethod
-    def build(self, text: str, functions: Sequence[str]) -> Program:
+    def build(self, text: str, functions: Sequence[str], interim: str = "") -> Program:
         """The program compiled from `text`, or taken from the cache on disk; it has the kernels
-        named `functions`."""
+        named `functions`. interim: a text of kernels that do the same; where those have been
+        compiled ahead, and `text` hasn't, they are the program, and `text` is compiled in the
+        background."""
 
     @abstractmethod
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:

@@ -91,17 +91,18 @@ class Executor:
         return self.links.memory.empty(dtype, elements)
 
     def reserve(self, count: int, dtype: str, reduce_op: ReduceOp = ReduceOp.SUM) -> None:
-        """Loads the kernels of calls without a factor, and allocates scratch for `count` elements a
-        block, which other processes can read, as arrays of `empty`; all processes do so together. A
-        call gets what it lacks itself, unless it is captured into a graph, but other processes
-        don't read such scratch."""
+        """Loads the kernels of calls without a factor, also those that were compiled in the
+        meantime, and allocates scratch for `count` elements a block, which other processes can
+        read, as arrays of `empty`; all processes do so together. A call gets what it lacks itself,
+        unless it is captured into a graph, but other processes don't read such scratch."""
         self.check()
         kind, op = data_type(dtype), reduction(reduce_op)
         sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
         self.links.settle()
         self.links.memory.reserve(sizes)
         with self.links.ranks.telling():
-            self.programs.of(self._number, kind, op, scales=False, wait=self.links.wait)
+            wait = self.links.wait
+            self.programs.of(self._number, kind, op, scales=False, wait=wait, again=True)
         self.links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
 
     def __call__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sley.engine.devices.device import Program
 from sley.engine.devices.device_state import DeviceState
@@ -30,15 +31,17 @@ class Programs:
         *,
         scales: bool,
         wait: Callable[[], None],
+        again: bool = False,
     ) -> list[Program]:
         """The programs of a plan, by its number among those of the links, for each of its states.
 
         scales: whether calls multiply inputs by a factor.
         wait: called before programs are loaded: the driver may wait for all kernels then, also for
             one that waits for another thread's launch, which would wait for the load.
+        again: whether to load those that were compiled in the meantime.
         """
         key = (number, dtype.name, op, scales)
-        if key not in self._loaded:
+        if again or key not in self._loaded:
             wait()
             states = self._links.states[number]
             self._loaded[key] = [self._program(number, s, dtype, op, scales) for s in states]
@@ -58,8 +61,11 @@ class Programs:
         )
         if scales:
             prove_scales(kernels.plan)
-        engine = Engine.INTERPRETED if scales else settings.engine
-        program = state.device.build(kernels.source(engine, variant), KERNELS)
+        engine = Engine.INTERPRETED if scales else settings.engine or Engine.GENERATED
+        interim = ""
+        if settings.engine is None:  # kernels are prebuilt for several GPUs, and right on one, too
+            interim = kernels.source(Engine.INTERPRETED, replace(variant, one_gpu=False))
+        program = state.device.build(kernels.source(engine, variant), KERNELS, interim)
         room = state.device.capacity(program, KERNELS[0], settings.threads)
         if state.plan.blocks > room:
             raise K506.error(

@@ -70,7 +70,7 @@ class ThreadsDevice(Device):
     def __hash__(self) -> int:
         return hash(("threads", self.number))
 
-    def build(self, text: str, functions: Sequence[str]) -> Program:
+    def build(self, text: str, functions: Sequence[str], interim: str = "") -> Program:
         library = str(self.compiled(text))
         return {name: self.native.function(library, name) for name in functions}
 

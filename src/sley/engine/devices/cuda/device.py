@@ -6,12 +6,14 @@ import hashlib
 import struct
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
 from sley.engine import native
 from sley.engine.devices.cuda import compiler, driver
 from sley.engine.devices.cuda.arrays import CudaArray
+from sley.engine.devices.cuda.machine_code import compile_later, compiled, is_compiled
 from sley.engine.devices.cuda.streams import CudaStream, stream_address
 from sley.engine.devices.device import (
     Device,
@@ -22,9 +24,8 @@ from sley.engine.devices.device import (
 )
 from sley.engine.devices.shared_files import map_bytes
 from sley.engine.kernels.prebuilt import has_prebuilt, prebuilt
-from sley.errors import counted
+from sley.errors import SleyError, counted
 from sley.errors.devices import K509, K510, K514
-from sley.errors.disk_cache import cached_bytes
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
@@ -90,11 +91,13 @@ class CudaDevice(Device):
     def __hash__(self) -> int:
         return hash(self.uuid)
 
-    def build(self, text: str, functions: Sequence[str]) -> dict[str, int]:
+    def build(self, text: str, functions: Sequence[str], interim: str = "") -> dict[str, int]:
         """See `Device.build`: kernels by name. Their code stays loaded until the process ends,
         since a CUDA graph may hold them and its lifetime is unknown. K503 if `text` doesn't
         compile or lacks a function."""
-        module = self._module(text)
+        module = self._interim(text, interim) if interim else None
+        if module is None:
+            module = self._module(text)
         return {name: self.native.function(module, name) for name in functions}
 
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
@@ -193,20 +196,38 @@ class CudaDevice(Device):
         """See `Device.is_captured`."""
         return self.native.is_captured(stream_address(stream))
 
-    def _module(self, text: str) -> int:
-        key = hashlib.sha256(text.encode()).digest()
-        if key not in self._modules:
-            code = prebuilt(text) if self._has_prebuilt else None
-            self._modules[key] = self.native.load(code or self._compiled(text))
-        return self._modules[key]
+    def _interim(self, text: str, instead: str) -> int | None:
+        """The module of prebuilt kernels, as long as no machine code of `text` is at hand, which is
+        then compiled in the background; else None."""
+        arch = None
+        with suppress(SleyError):  # without a compiler
+            arch = self.arch
+        if _digest(text) in self._modules or (arch and is_compiled(text, arch)):
+            return None
+        module = self._prebuilt(instead)
+        if arch and module:
+            compile_later(text, arch)
+        return module
 
-    def _compiled(self, text: str) -> bytes:
-        major, minor = compiler.version()
-        return cached_bytes(
-            ("cuda", self.arch, f"{major}.{minor}", *compiler.OPTIONS, text),
-            ".cubin",
-            lambda: compiler.compile_text(text, self.arch).cubin,
-        )
+    def _module(self, text: str) -> int:
+        module = self._prebuilt(text)
+        if module is None:
+            module = self._modules[_digest(text)] = self.native.load(compiled(text, self.arch))
+        return module
+
+    def _prebuilt(self, text: str) -> int | None:
+        """The module of a text's prebuilt kernels, or of a text that was loaded before. Kernels for
+        other GPUs are as none; any other error of loading them compiled ones have, too."""
+        key = _digest(text)
+        code = prebuilt(text) if self._has_prebuilt and key not in self._modules else None
+        if code is not None:
+            with suppress(SleyError):
+                self._modules[key] = self.native.load(code)
+        return self._modules.get(key)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _unpacked(handle: bytes) -> tuple[Any, ...]:
