@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.cuda import arrays, compiler, driver
+from sley.engine.devices.cuda import compiler, driver
 from sley.engine.devices.cuda.arrays import CudaArray
 from sley.engine.devices.cuda.machine_code import compile_later, compiled, is_compiled
 from sley.engine.devices.cuda.streams import CudaStream, stream_address
@@ -20,7 +20,6 @@ from sley.engine.devices.device import (
     HostMemory,
     Memory,
     Program,
-    View,
     Window,
 )
 from sley.engine.devices.shared_files import map_bytes
@@ -59,7 +58,8 @@ class CudaDevice(Device):
         self.native: native.CudaDevice = native.CudaDevice(ordinal)
         self.name = self.native.name
         self.uuid = uuid.UUID(bytes=self.native.uuid)
-        self.multiprocessors = self.native.multiprocessors
+        self.identity = self.uuid.bytes
+        self.blocks = self.multiprocessors = self.native.multiprocessors
         self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
         if not self._has_prebuilt:
             _ = self.arch  # raises what the first call would
@@ -134,13 +134,10 @@ class CudaDevice(Device):
         """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. The
         driver tells nothing of links to devices that this process doesn't see."""
         if isinstance(other, bytes):
-            device = self.native.device_with(_unpacked(other)[-1])
+            known = other if len(other) == len(self.identity) else _unpacked(other)[-1]
+            device = self.native.device_with(known)
             return device is not None and self.native.has_atomics_to(device)
         return isinstance(other, CudaDevice) and self.native.has_atomics_to(other.native.device)
-
-    def lends(self, address: int, other: Device) -> bool:
-        """See `Device.lends`."""
-        return isinstance(other, CudaDevice) and self.native.lends(address, other.native)
 
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. Switches serve multicast objects, of which a device is a part
@@ -183,10 +180,6 @@ class CudaDevice(Device):
         else:
             made = self.native.attach_descriptor(descriptor, offset + max(size_bytes, 1))
         return Memory(made.address + offset, size_bytes, made)
-
-    def view(self, array: Any, *, what: str) -> View:
-        """See `Device.view`. K519 for an object that isn't an array."""
-        return arrays.view(array, self.native, self.ordinal, what=what)
 
     def capacity(self, program: Program, function: str, threads: int) -> int:
         """See `Device.capacity`."""
