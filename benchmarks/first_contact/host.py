@@ -1,5 +1,6 @@
-"""What a call costs the host: two communicators, 64 sizes and 16 buffers at random, beside a bare
-launch of a kernel with as many blocks and bytes of arguments that does nothing."""
+"""What a call costs the host: of a rank, in two communicators, 64 sizes and 16 buffers at random,
+from Python and in C++ alone, beside a bare launch of a kernel that does nothing, with as many
+blocks and bytes of arguments."""
 
 from __future__ import annotations
 
@@ -8,21 +9,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from random import Random
 from typing import Any
 
 import numpy as np
 
 from first_contact.lines import Lines, run_step, step_parser
-from first_contact.replays import captured
-from sley.engine.devices import Executor, Settings
+from first_contact.replays import captured, opened
+from sley.communicator import DeviceCommunicator
+from sley.communicator.selection.kinds import CALLS
 from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS
 from sley.engine.types import DATA_TYPES
-from sley.ir.words import Protocol, ReduceOp
+from sley.ir.words import ReduceOp
 from support.devices.gpu_checks import part
-from support.devices.gpu_plans import ring
+from support.processes.process_ranks import together
 
 RANKS, COMMUNICATORS, SIZES, BUFFERS = 2, 2, 64, 16
 LEAST_BYTES, MOST_BYTES = 256, 1 << 20
@@ -30,56 +33,95 @@ BATCH, BATCHES = 128, 32
 """Calls before the host waits for the device: fewer than its queue holds, so that none waits in
 it."""
 
+FLOAT = DATA_TYPES["float32"]
 Start = Callable[[], object]
+Starts = list[tuple[Start, ...]]
+"""Calls: of each rank what starts it. The first one's is timed."""
 
 
 class Calls:
-    """Every call that is drawn: of each communicator, size and buffer."""
+    """What is drawn from: a call of each communicator on each size of each buffer.
+
+    from_python: as a program makes them. in_native: without Python's part. bare: launches alone.
+    """
 
     def __init__(self, device: CudaDevice, most_bytes: int, timeout_s: float) -> None:
-        self.device, self.stream = device, device.stream()
-        plan, settings = ring(RANKS, Protocol.LL), Settings(timeout_s=timeout_s)
-        self.ons = [Executor(plan, [device] * RANKS, settings) for _ in range(COMMUNICATORS)]
-        buffers = [[device.allocate(most_bytes) for _ in range(RANKS)] for _ in range(BUFFERS)]
-        sizes = np.geomspace(min(LEAST_BYTES, most_bytes), most_bytes, SIZES).astype(int) // 4
-        self.every = [
-            self._start(on, [part(device, memory, 0, "float32", count) for memory in buffer])
-            for on in self.ons
-            for count in sizes.tolist()
-            for buffer in buffers
+        self.device, self.streams = device, [device.stream() for _ in range(RANKS)]
+        self.comms = [
+            opened(f"host-{n}", device, RANKS, "float32", timeout_s) for n in range(COMMUNICATORS)
         ]
+        buffers = [[device.allocate(most_bytes) for _ in range(RANKS)] for _ in range(BUFFERS)]
+        counts = np.geomspace(min(LEAST_BYTES, most_bytes), most_bytes, SIZES).astype(int) // 4
+        self.from_python: Starts = []
+        self.in_native: Starts = []
+        for comm, count, buffer in product(self.comms, counts[::-1].tolist(), buffers):
+            arrays = [part(device, memory, 0, "float32", count) for memory in buffer]
+            ranks = [*zip(comm, arrays, self.streams, strict=True)]
+            self.from_python.append(
+                tuple(partial(one.all_reduce, array, stream=stream) for one, array, stream in ranks)
+            )
+            self.in_native.append(
+                tuple(
+                    self._native(one, memory.address, count)
+                    for one, memory in zip(comm, buffer, strict=True)
+                )
+            )
 
-    def _start(self, on: Executor, arrays: Sequence[Any]) -> Start:
-        return partial(on.prepare(arrays), self.stream)
+    def first(self) -> None:
+        """Makes all of them once, the largest first, which get what calls lack: each rank in a
+        thread, since they wait for one another then."""
+        together([partial(self._first, rank) for rank in range(RANKS)])
+        self.wait()
+
+    def _first(self, rank: int) -> None:
+        for call in self.from_python:
+            call[rank]()
+
+    def _native(self, comm: DeviceCommunicator, address: int, count: int) -> Start:
+        size_bytes = count * FLOAT.size_bytes
+        kind, stream = list(CALLS).index("all_reduce"), self.streams[comm.rank]
+        return partial(
+            _core(comm).calls.start,
+            *(kind, True, 0, FLOAT.number, int(ReduceOp.SUM), size_bytes, FLOAT.size_bytes, count),
+            *(address, size_bytes, 0, 0, self.device.stream_address(stream), True),
+        )
 
     def bare(self) -> Start:
         """A launch of the kernel that divides, with nothing to divide."""
-        on, (state,) = self.ons[0], self.ons[0].links.states[0]
-        kind, wait = DATA_TYPES["float32"], on.links.wait
-        (program,) = on.programs.of(0, kind, ReduceOp.SUM, scales=False, wait=wait)
-        call, threads = bytes(structure("Call").itemsize), on.settings.threads
-        row = program[KERNELS[1]], KERNELS[1], call, state.plan.blocks, threads, True, None
-        return partial(self.device.native.launch, row, self.device.stream_address(self.stream))
-
-    def drawn(self) -> list[Start]:
-        return Random(0).choices(self.every, k=BATCH * BATCHES)
+        core = _core(self.comms[0][0])
+        ((state,), *_), wait = core.links.states, core.links.wait
+        (program,) = core.programs.of(0, FLOAT, ReduceOp.SUM, scales=False, wait=wait)
+        call, threads = bytes(structure("Call").itemsize), core.links.settings.threads
+        row = program[KERNELS[1]], KERNELS[1], call, state.plan.blocks, threads, False, None
+        address = self.device.stream_address(self.streams[0])
+        return partial(self.device.native.launch, row, address)
 
     def wait(self) -> None:
-        self.device.synchronize(self.stream)
-        for on in self.ons:
-            on.synchronize()
+        for one in (one for comm in self.comms for one in comm):
+            one.synchronize()
 
 
-def _times_us(starts: Sequence[Start]) -> list[float]:
+def _core(comm: DeviceCommunicator) -> Any:
+    assert comm._core is not None
+    return comm._core
+
+
+def _drawn(starts: Starts) -> Starts:
+    return Random(0).choices(starts, k=BATCH * BATCHES)
+
+
+def _times_us(starts: Starts, *, alone: bool = False) -> list[float]:
     found = []
-    for start in starts:
+    for timed, *others in starts:
         begin = time.perf_counter_ns()
-        start()
+        timed()
         found.append((time.perf_counter_ns() - begin) / 1e3)
+        for start in () if alone else others:
+            start()
     return found
 
 
-def _outside(calls: Calls, starts: Sequence[Start]) -> Mapping[str, Any]:
+def _outside(calls: Calls, starts: Starts) -> Mapping[str, Any]:
     found: list[float] = []
     for first in range(0, len(starts), BATCH):
         found += _times_us(starts[first : first + BATCH])
@@ -87,11 +129,11 @@ def _outside(calls: Calls, starts: Sequence[Start]) -> Mapping[str, Any]:
     return _percentiles(found)
 
 
-def _captured(calls: Calls, starts: Sequence[Start]) -> Mapping[str, Any]:
+def _captured(calls: Calls, starts: Starts) -> Mapping[str, Any]:
     """In a capture, whose graph isn't launched."""
     found: list[float] = []
-    with captured(calls.device, calls.stream):
-        found += _times_us(starts)
+    with captured(calls.device, calls.streams[0]):
+        found += _times_us(starts, alone=True)
     return _percentiles(found)
 
 
@@ -100,19 +142,20 @@ def _percentiles(times_us: Sequence[float]) -> Mapping[str, Any]:
     return {"p50_us": p50, "p99_us": p99, "calls": len(times_us)}
 
 
-def _asked(calls: Calls, start: Start) -> Mapping[str, Any]:
+def _asked(calls: Calls) -> Mapping[str, Any]:
     """What a call asks of the driver, by name, where that keeps a journal: the stand-in does."""
     journal = getattr(ctypes.CDLL("libcuda.so.1"), "fake_journal", None)
     if journal is None:
         return {"asked": "this driver keeps no journal"}
     journal.restype = ctypes.c_char_p
-    calls.wait()
+    start, *others = calls.from_python[0]
     journal()
     start()
-    entries = [line for line in journal().decode().splitlines() if line.startswith("cu")]
+    asked = Counter(line for line in journal().decode().splitlines() if line.startswith("cu"))
+    for other in others:
+        other()
     calls.wait()
     few = {"cuLaunchKernelEx": 1, "cuEventRecordWithFlags": 1, "cuStreamWaitEvent": 1}
-    asked = Counter(entries)
     return {"asked": asked, "wrong": sum(asked[name] > most for name, most in few.items())}
 
 
@@ -120,22 +163,26 @@ def step(lines: Lines, most_bytes: int, timeout_s: float) -> bool:
     device = CudaDevice.open(0)
     made: list[Calls] = []
 
-    def first() -> Mapping[str, Any]:
+    def opening() -> Mapping[str, Any]:
         made.append(Calls(device, most_bytes, timeout_s))
-        made[0].every[0]()
-        made[0].wait()
         return {}
 
-    if not lines.attempt({"what": "the first call"}, first):
-        return False
+    def first() -> Mapping[str, Any]:
+        made[0].first()
+        return {}
+
+    for what, work in (("opening", opening), ("the first calls", first)):
+        if not lines.attempt({"what": what}, work):
+            return False
     (calls,) = made
-    drawn, bare = calls.drawn(), [calls.bare()] * BATCH * BATCHES
+    good = [lines.attempt({"what": "driver"}, lambda: _asked(calls))]
+    every = {"a call": calls.from_python, "a call in C++": calls.in_native}
+    every["a bare launch"] = [(calls.bare(),)]
     label = {"ranks": RANKS, "sizes": SIZES, "buffers": BUFFERS, "communicators": COMMUNICATORS}
-    good = [lines.attempt({"what": "driver"}, lambda: _asked(calls, drawn[0]))]
     for place, measured in (("a stream", _outside), ("a capture", _captured)):
-        for what, starts in (("a call", drawn), ("a bare launch", bare)):
+        for what, starts in every.items():
             row = {"what": what, "in": place, **label}
-            good.append(lines.attempt(row, partial(measured, calls, starts)))
+            good.append(lines.attempt(row, partial(measured, calls, _drawn(starts))))
     return all(good)
 
 
