@@ -8,7 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from types import TracebackType
@@ -41,18 +41,19 @@ from sley.engine.devices import Device, Launching, LinkSet, open_devices
 from sley.engine.devices import Settings as KernelSettings
 from sley.engine.devices.arguments import check_factor
 from sley.engine.devices.device import Memory, Program
+from sley.engine.devices.links import check_queues
 from sley.engine.devices.programs import Programs
 from sley.engine.kernels import KERNELS, Engine
 from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
-from sley.errors import Place, SleyError, telling
+from sley.errors import Diagnostic, Place, SleyError, telling
 from sley.errors.calls import N627
 from sley.errors.communicator import N604, N608
 from sley.errors.devices import K506, K508, K514, K518
+from sley.errors.runtime import R508
 from sley.ir.sizes import SizeRange
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
-from sley.topologies import topology_of
 
 _TYPES = ("float32", "float16", "bfloat16")
 _MOVED = {kind.size_bytes: kind for kind in DATA_TYPES.values() if kind.name.startswith("int")}
@@ -211,10 +212,12 @@ class _Opening:
             int(o.offered["blocks"]) // shares[d] for o, d in zip(offered, devices, strict=True)
         ]
         with telling(self.rendezvous.refuse):
-            machine = None if topology is None else topology_of(topology)
+            processes = [one.process for one in offered]
+            here = processes[self.rendezvous.rank]
+            check_queues(self.device, sum(processes[mate] == here for mate in self._mates))
             own = all(map(self.device.carries_lines, {*devices} - {self.device.identity}))
         return DeviceLimits(
-            machine,
+            topology,
             has_lines=all(map(int, self.exchange(b"1" if own else b"0"))),
             is_one_device=len(shares) == 1,
             max_blocks=max(1, min(*rooms, _MOST_BLOCKS)),
@@ -297,8 +300,10 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self.settings = settings or Settings.from_environment()
         self.kernels = kernels or KernelSettings(Engine.INTERPRETED)
         own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
-        self._store, self._environ, self._splits = store, environ, 0
-        self._first: SleyError | None = None
+        self._store, self._topology, self._environ = store, topology, environ
+        self._splits = 0
+        self._failure: tuple[Diagnostic, ...] = ()
+        """Of the first call that has failed. Not the error: its traceback would keep all this."""
         self._process = os.getpid()
         self._lock = threading.RLock()
         """Held while a call is started, and by what all ranks do together."""
@@ -345,22 +350,21 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         it, at any time."""
         core = self._core
         if core is not None and os.getpid() == self._process:
-            self._first = self._first or N608.error(
+            told = N608.diagnostic(
                 at=self._place,
                 expected="every rank to continue",
                 found="this rank aborted its calls",
             )
+            self._failure = self._failure or (told,)
             core.links.give_up()
 
     def error(self) -> SleyError | None:
         """The error of the first call that has failed; None as long as none has. Doesn't wait."""
         core = self._core
-        if core is not None and self._first is None:
-            try:
+        if core is not None and not self._failure:
+            with suppress(SleyError), self._noting():
                 core.links.check()
-            except SleyError as error:
-                return self._noted(error)
-        return self._first
+        return SleyError(list(self._failure)) if self._failure else None
 
     def check(self) -> None:
         """Raises the error of the first call that has failed."""
@@ -371,10 +375,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     def synchronize(self) -> None:
         """Waits until this rank's calls are done, on whatever streams. Errors: as of `check`."""
         core = self._open_core()
-        try:
+        with self._noting():
             core.links.wait()
-        except SleyError as error:
-            raise self._noted(error) from None
 
     def split(self, color: int | None, key: int = 0) -> DeviceCommunicator | None:
         """Divides the ranks: a communicator of those that give the same `color`, a number from 0
@@ -403,6 +405,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             kernels=self.kernels,
             types=[each.name for each in self._opening.types],
             ops=self._opening.ops,
+            topology=self._topology,
             environ=self._environ,
         )
 
@@ -574,14 +577,13 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                 if outcome in (native.StartOutcome.STARTED, native.StartOutcome.GIVEN_UP):
                     break
                 number = core.calls.plan_of(*which, size_bytes)
-                self._provide(core, outcome, number, call, stream, scales=bool(factors))
+                with self._noting():
+                    self._provide(core, outcome, number, call, stream, scales=bool(factors))
         if outcome == native.StartOutcome.GIVEN_UP:
             self.check()
         if stream is None:
-            try:
+            with self._noting():
                 links.synchronize()
-            except SleyError as error:
-                raise self._noted(error) from None
 
     def _provide(
         self, core: _Core, outcome: int, number: int, call: Call, stream: Any, *, scales: bool
@@ -608,19 +610,24 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         core = self._core
         if core is None or os.getpid() != self._process:
             raise closed(self.name, self.rank, is_inherited=core is not None)
-        if self._first is not None:
-            raise failed_before(self._place, self._first)
+        if self._failure:
+            raise failed_before(self._place, self._failure[0])
         return core
 
     @property
     def _place(self) -> Place:
         return Place(detail=f"{self.name}, rank {self.rank}")
 
-    def _noted(self, error: SleyError) -> SleyError:
-        """Keeps the error of the first call that has failed."""
-        if error.code == K508.code and self._first is None:
-            self._first = error
-        return self._first or error
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Keeps the error of the first call that has failed, which others raise, too."""
+        try:
+            yield
+        except SleyError as error:
+            if error.code in (K508.code, R508.code):  # R508: another thread was told before
+                self._failure = self._failure or error.diagnostics
+                raise SleyError(list(self._failure)) from None
+            raise
 
     def _close(self, *, meet: bool) -> None:
         with self._lock:
