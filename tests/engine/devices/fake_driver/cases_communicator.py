@@ -29,7 +29,9 @@ from support.processes.process_ranks import together
 
 def opened(devices: Sequence[CudaDevice], **options: Any) -> list[DeviceCommunicator]:
     store, made = LocalStore(), dict[int, DeviceCommunicator]()
-    options = {"kernels": KernelSettings(Engine.INTERPRETED, timeout_s=20)} | options
+    options = {
+        "kernels": KernelSettings(Engine.INTERPRETED, slot_bytes=4096, timeout_s=20)
+    } | options
 
     def make(rank: int) -> None:
         made[rank] = DeviceCommunicator(
@@ -41,13 +43,18 @@ def opened(devices: Sequence[CudaDevice], **options: Any) -> list[DeviceCommunic
 
 
 def stand_in(
-    fake: FakeDriver, comm: DeviceCommunicator, elements: int, op: sley.ReduceOp = sley.ReduceOp.SUM
+    fake: FakeDriver,
+    comm: DeviceCommunicator,
+    elements: int,
+    kind: str = "all_reduce",
+    *,
+    in_place: bool = True,
 ) -> None:
-    """Runs the kernels for CPUs of an all_reduce's plan, in place, where those for GPUs are
-    launched."""
+    """Runs the kernels for CPUs of a call's plan where those for GPUs are launched. elements: of
+    the largest buffer."""
     assert comm._core is not None
-    number = comm._core.calls.plan_of(list(CALLS).index("all_reduce"), True, 0, 4 * elements)
-    variant = Variant(Platform.CPU, DATA_TYPES["float32"].number, op)
+    number = comm._core.calls.plan_of(list(CALLS).index(kind), in_place, 0, 4 * elements)
+    variant = Variant(Platform.CPU, DATA_TYPES["float32"].number, sley.ReduceOp.SUM)
     text = comm._core.links.kernels[number].source(Engine.INTERPRETED, variant)
     for name, address in threads().build(text, KERNELS).items():
         fake.kernel(name, structure("Call").itemsize, address)
@@ -81,10 +88,14 @@ def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) 
     for number in (0, 1, 0, 1):
         stand_in(fake, comms[0], sizes[number])
         for comm, stream, array in zip(comms, streams, data[number], strict=True):
-            comm.all_reduce(array, stream=stream)  # allocates the scratch that it lacks
+            comm.all_reduce(array, stream=stream)
             made = fake.journal()
         device.synchronize(None)
+    # First the array's device is looked up, since no library tells it.
     assert [entry for entry in made if not entry.startswith("launch ")] == [
+        "cuCtxPushCurrent",
+        "cuPointerGetAttribute",
+        "cuCtxPopCurrent",
         "cuCtxPushCurrent",
         "cuStreamGetCaptureInfo",
         "cuStreamGetId",
@@ -99,20 +110,26 @@ def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) 
 def test_what_a_call_lacks_is_loaded_when_no_rank_runs(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
-    """Each rank comes later than the one before it, whose kernel already waits for it."""
+    """Each rank comes later than the one before it, whose kernel already waits for it. It lacks
+    scratch, then a kernel, then more scratch."""
     comms = opened([device] * 3)
     streams = [device.stream() for _ in comms]
-    small, large = (arrays([device] * 3, [np.ones(n)] * 3) for n in (64, 5_000_000))
-    stand_in(fake, comms[0], 64)
+    sizes = (7500, 90_000)  # which have one plan
+    data = [arrays([device] * 3, [np.full(size, 2.0)] * 3) for size in sizes]
+    parts = [arrays([device] * 3, [np.zeros(size // 3)] * 3) for size in sizes]
+    stand_in(fake, comms[0], sizes[0], "reduce_scatter", in_place=False)
 
     def call(rank: int) -> None:
         threading.Event().wait(0.2 * rank)
-        comms[rank].all_reduce(small[rank], stream=streams[rank])
-        comms[rank].all_reduce(small[rank], op="max", stream=streams[rank])
-        comms[rank].all_reduce(large[rank], stream=streams[rank])
+        for number, op in ((0, "sum"), (0, "max"), (1, "sum")):
+            comms[rank].reduce_scatter(
+                data[number][rank], parts[number][rank], op, stream=streams[rank]
+            )
         comms[rank].synchronize()
 
     on_all(comms, call)
+    for array in (*parts[0], *parts[1]):
+        assert set(values(device, array).tolist()) == {6.0}
     on_all(comms, lambda rank: comms[rank].close())
 
 
