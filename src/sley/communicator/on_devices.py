@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product, zip_longest
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -524,10 +524,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             target = None if out is None else self.device.view(out, what=f"out of {kind}")
         if target is not None:
             check_writable(kind, target.writable)
-        given = {f"data of {kind}": source, f"out of {kind}": target}
-        element = _element_of(kind, {what: view for what, view in given.items() if view}, dtype)
-        elements = [view.elements if view else 0 for view in (source, target)]
-        count = count_of(kind, self.ranks, *elements, at_root=self.rank == root)
+        given = [None if view is None else (view.dtype, view.elements) for view in (source, target)]
+        element, count = _shape(kind, self.ranks, self.rank == root, *given, dtype)
         if not count:
             return  # as on all ranks
         item = element.size_bytes
@@ -664,14 +662,26 @@ def _in_words(key: Key) -> str:
     return f"{kind}{of_root}, {'in place' if in_place else 'out of place'}"
 
 
-def _element_of(kind: str, views: Mapping[str, native.View], name: str | None) -> DataType:
-    """The type as which a call's kernels take the elements. Errors: N627, R504."""
-    reduces = CALLS[kind].reduces
-    types = {what: view.dtype for what, view in views.items()}
-    if name is None and not reduces and len(set(types.values())) == 1:
-        return _MOVED_AS[next(iter(types.values()))]
-    found = arguments.type_of(types, name, N627)
-    return found if reduces else _MOVED[found.size_bytes]
+@lru_cache(4096)
+def _shape(
+    kind: str,
+    ranks: int,
+    at_root: bool,
+    source: tuple[str, int] | None,
+    target: tuple[str, int] | None,
+    name: str | None,
+) -> tuple[DataType, int]:
+    """The type as which a call's kernels take the elements, and the number of those of a block.
+    source, target: type and number of elements of the rank's arrays. Errors: N627, R504."""
+    given = {"data": source, "out": target}
+    types = {f"{word} of {kind}": own[0] for word, own in given.items() if own}
+    elements = [own[1] if own else 0 for own in given.values()]
+    if name is None and not CALLS[kind].reduces and len(set(types.values())) == 1:
+        element = _MOVED_AS[next(iter(types.values()))]
+    else:
+        found = arguments.type_of(types, name, N627)
+        element = found if CALLS[kind].reduces else _MOVED[found.size_bytes]
+    return element, count_of(kind, ranks, *elements, at_root=at_root)
 
 
 def _opened() -> list[DeviceCommunicator]:
