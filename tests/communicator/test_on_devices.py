@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any
@@ -13,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sley.communicator import DeviceCommunicator, LocalStore
+from sley.communicator import DeviceCommunicator, FolderStore, LocalStore, Settings
+from sley.communicator.rendezvous import bootstrap as bootstrapping
 from sley.communicator.selection.kinds import BARRIER, CALLS
 from sley.engine.devices import Engine
 from sley.engine.devices import Settings as KernelSettings
@@ -22,6 +26,7 @@ from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from support.devices.device_calls import threads
 from support.processes.process_ranks import together
+from support.processes.rank_processes import start
 
 RANKS = 3
 COUNTS = [0, 1, 2, 5, 17, 63, 255, 1000, 4099, 30_001]
@@ -306,6 +311,15 @@ def two() -> Iterator[list[DeviceCommunicator]]:
         yield comms
 
 
+def test_all_ranks_get_scratch_when_one_lacks_it(two: list[DeviceCommunicator]) -> None:
+    """Rank 1 needs half as much as rank 0: in the second call it has enough."""
+    for count in (1000, 1200):
+        on_all(two, Case("all_to_all", True, 0, "int32", ReduceOp.SUM, count).check)
+    links = two[0]._core.links if two[0]._core else None
+    assert links is not None
+    assert {len(set(plan.scratch_chunks.tolist())) for plan in links.plans} == {1, 2}
+
+
 def test_an_abort_ends_the_calls_of_all_ranks(two: list[DeviceCommunicator]) -> None:
     """Of a rank that waits for its call's end, and of one that waits on a stream."""
     data, waiting = np.zeros(8, np.int32), Event()
@@ -331,24 +345,29 @@ def test_an_abort_ends_the_calls_of_all_ranks(two: list[DeviceCommunicator]) -> 
     assert codes(two, lambda c: c.all_reduce(data)) == ["N623"] * 2
 
 
-def test_an_abort_ends_the_wait_for_a_call_that_lacks_something(
-    two: list[DeviceCommunicator],
+@pytest.mark.parametrize("by", [0, 1])
+def test_an_abort_ends_the_wait_for_what_a_call_lacks(
+    two: list[DeviceCommunicator], by: int
 ) -> None:
-    """Here of kernels for a type that was not named."""
+    """Here kernels for a type that was not named."""
     waiting = Event()
 
+    links = two[0]._core.links if two[0]._core else None
+    assert links is not None
+    settle = links.settle
+
     def wait() -> None:
-        waiting.set()
+        links.settle = lambda: (waiting.set(), settle())[1]  # type: ignore[method-assign]
         with pytest.raises(SleyError) as caught:
             two[0].all_reduce(np.zeros(8, np.int64))
-        assert caught.value.code in ("K508", "N608")
+        assert caught.value.code == ("K508" if by else "N608")
 
     def end() -> None:
         waiting.wait()
-        two[0].abort()
+        two[by].abort()
 
     together([wait, end])
-    assert codes(two, lambda c: c.barrier()) == ["N630", "K508"]
+    assert codes(two, lambda c: c.barrier()) == ["N630", "N630" if by else "K508"]
 
 
 def test_a_call_that_one_rank_does_not_make_ends_in_time() -> None:
@@ -384,7 +403,7 @@ def test_a_communicator_that_is_dropped_frees_its_memory() -> None:
     [
         ({"types": ["int32", "int8"]}, "types int32 int8 on rank 1"),
         ({"kernels": KernelSettings(Engine.INTERPRETED, threads=64)}, "threads 64 on rank 1"),
-        ({"topology": "ndv4:1"}, "..."),
+        ({"topology": "pcie-8"}, "for all_reduce, out of place, of "),
     ],
 )
 def test_ranks_that_differ_are_refused_on_all(of_rank: dict[str, Any], found: str) -> None:
@@ -400,3 +419,82 @@ def test_ranks_that_differ_are_refused_on_all(of_rank: dict[str, Any], found: st
     together([lambda rank=rank: make(rank) for rank in range(3)])
     assert {error.code for error in errors.values()} == {"N604"}
     assert {found in str(error) for error in errors.values()} == {True}, errors[0]
+
+
+PLAN = """\
+import sley
+
+
+@sley.program(sley.AllReduce(2, 2, in_place=True))
+def own_pairs(p):
+    for index in range(2):
+        c = p.chunk(1 - index, "in", index).reduce(p.chunk(index, "in", index))
+        c.copy(index, "in", index)
+"""
+
+
+def test_user_plans_of_a_folder_run(tmp_path: Path) -> None:
+    (tmp_path / "pairs.py").write_text(PLAN)
+    settings = Settings(plan_dir=tmp_path, plan_dir_strict=True)
+    with ranks_of(2, types=["int32"], settings=settings) as comms:
+        chosen = comms[0].plans.find("all_reduce", 4000, in_place=True)
+        assert chosen.plan.name == "own-pairs"
+        on_all(comms, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 1000).check)
+        on_all(comms, Case("all_reduce", False, 0, "int32", ReduceOp.SUM, 1000).check)
+
+
+def test_the_folder_of_one_rank_is_refused_on_all(tmp_path: Path) -> None:
+    (tmp_path / "pairs.py").write_text(PLAN)
+    store = LocalStore()
+
+    def make(rank: int) -> None:
+        settings = Settings(plan_dir=tmp_path if rank else None)
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 2, threads(), settings=settings)
+        assert caught.value.code == "N604"
+        assert "own-pairs" in str(caught.value)
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+
+
+def of_process(folder: str, rank: int, ranks: int, settings: Settings) -> DeviceCommunicator:
+    kernels = KernelSettings(Engine.INTERPRETED, timeout_s=100)
+    return DeviceCommunicator(
+        FolderStore(folder), rank, ranks, threads(), types=["int32"], kernels=kernels
+    )
+
+
+def some_calls(comm: DeviceCommunicator) -> str:
+    random = Random(5)
+    for kind in KINDS:
+        Case.draw(random, kind, comm.ranks).check(comm)
+    return "right"
+
+
+def test_ranks_may_be_processes() -> None:
+    ends = start(2, some_calls, join=of_process).ends()
+    assert [end.value for end in ends] == ["right"] * 2, ends
+
+
+def some_die(comm: DeviceCommunicator) -> None:
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+
+
+def test_the_end_of_a_process_ends_the_calls_of_others() -> None:
+    lives, *dead = start(2, some_die, join=of_process).ends()
+    assert "N620" in lives.error
+    assert "rank 1 no longer has a process" in lives.error
+    assert lives.seconds < 60
+    assert [end.exit for end in dead] == [-signal.SIGKILL]
+
+
+def another_version(rank: int) -> None:
+    bootstrapping._VERSION = f"1.{rank}"
+
+
+def test_ranks_of_several_versions_are_refused_on_all() -> None:
+    ends = start(3, some_calls, join=of_process, enter=another_version).ends()
+    assert [("N604" in end.error, "sley 1.1" in end.error) for end in ends] == [(True, True)] * 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import combinations
@@ -12,7 +12,7 @@ from sley.communicator.calls import Work, describe_record, differ_in_plan
 from sley.communicator.loading import LoadedPlan
 from sley.engine import native
 from sley.engine.outcomes import MOST_PLACES, Outcome, Report, Status, describe
-from sley.errors import Place, Rule, SleyError, counted
+from sley.errors import Diagnostic, Place, Rule, SleyError, counted
 from sley.errors.calls import N620, N621, N622, N623, N624, N625, N630, N631, N633
 from sley.errors.communicator import N608
 
@@ -128,7 +128,7 @@ class Failures:
             return None
         place = Place(detail=f"{self._name}, rank {self._rank}, {words}")
         if outcome.status is Status.ABORTED and self._first is not None:
-            return failed_before(place, self._first)
+            return failed_before(place, self._first.diagnostics[0])
         ended = _Ended(self._fabric, self._rank, place, plan, outcome, timeout_s, message, counts)
         error = ended.error()
         with self._lock:
@@ -136,12 +136,20 @@ class Failures:
         return error
 
 
-def failed_before(place: Place, first: SleyError) -> SleyError:
+def caused(
+    failure: Failure, rank: int, culprit: int, at: Place | list[Place], notes: Sequence[str] = ()
+) -> SleyError:
+    """The error, on `rank`, of a failure that one rank caused."""
+    rule, expected, found = _CAUSES[failure]
+    return rule.error(at=at, expected=expected, found=f"{_who(rank, culprit)} {found}", notes=notes)
+
+
+def failed_before(place: Place, first: Diagnostic) -> SleyError:
     """N630 for a call after the one that failed first."""
     return N630.error(
         at=place,
         expected="a communicator without a failed call",
-        found=first.diagnostics[0].brief,
+        found=first.brief,
     )
 
 
@@ -196,11 +204,7 @@ class _Ended:
             return self._stall(culprit)
         if failure is Failure.NONE or (failure is Failure.STALLED and culprit == rank):
             return self._stall()
-        at, notes = self._stuck(_FEW_PLACES)
-        rule, expected, found = _CAUSES[failure]
-        return rule.error(
-            at=at, expected=expected, found=f"{_who(rank, culprit)} {found}", notes=notes
-        )
+        return caused(failure, rank, culprit, *self._stuck(_FEW_PLACES))
 
     def _stuck(self, most: int) -> tuple[list[Place], list[str]]:
         """The places of at most `most` instructions that wait, and a line for each. The lines of

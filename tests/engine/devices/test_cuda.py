@@ -30,6 +30,7 @@ CASES = [
         "room",
         "switches",
         "prebuilt",
+        "communicator",
     )
 ]
 

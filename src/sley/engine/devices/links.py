@@ -58,7 +58,9 @@ class LinkSet:
         is_one_process = self.ranks.is_one_process
         self.timeout_s = self.settings.timeout_of(is_one_process=is_one_process)
         with self.ranks.telling():
-            self._check_queues()
+            if self.settings.launching is Launching.BY_RANK:
+                for device in self.ranks.places:
+                    check_queues(device, len(self.ranks.on(device)))
             self.single_messages = [
                 single_messages(plan, self.ranks.devices, is_one_process=is_one_process)
                 for plan in plans
@@ -216,20 +218,6 @@ class LinkSet:
         )
         return DeviceState(device, plan, list(streams))
 
-    def _check_queues(self) -> None:
-        """K506 if launches of the ranks on a device could wait for one another in a queue."""
-        if self.settings.launching is Launching.TOGETHER:
-            return
-        for device in self.ranks.places:
-            launches, queues = len(self.ranks.on(device)), device.queues
-            if queues is not None and launches > queues:
-                raise K506.error(
-                    expected=f"at most {queues} ranks with launches of their own on {device.name}",
-                    found=f"{launches} ranks",
-                    remedy="Use Launching.TOGETHER, fewer ranks on a device, or set "
-                    "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA.",
-                )
-
     def _failure(self) -> Diagnostic | None:
         """K508 for the first call of which blocks have reported: calls that were started after it,
         of whatever plan, ended because of it. None without reports."""
@@ -244,6 +232,18 @@ class LinkSet:
         _, number = min(found)
         loaded, kernels = self.loaded[number], self.kernels[number]
         return failure(loaded, kernels, self.states[number], self.timeout_s)
+
+
+def check_queues(device: Device, launches: int) -> None:
+    """K506 if so many launches on a device could wait for one another in a queue."""
+    queues = device.queues
+    if queues is not None and launches > queues:
+        raise K506.error(
+            expected=f"at most {queues} ranks with launches of their own on {device.name}",
+            found=f"{launches} ranks",
+            remedy="Use Launching.TOGETHER, fewer ranks on a device, or set "
+            "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA.",
+        )
 
 
 def _ranks_of(plans: Sequence[Plan]) -> int:
