@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -74,7 +73,8 @@ ArrayView numpy_view(nb::handle array, const std::string& what) {
     if (said == nullptr) throw nb::python_error();
     if ((said->flags & kContiguous) == 0) {
         const auto shape = text(array.attr("shape")), strides = text(array.attr("strides"));
-        throw Refusal("K519", "elements side by side", "shape " + shape + ", strides " + strides, what);
+        throw Refusal("K519", "elements side by side", "shape " + shape + ", strides " + strides,
+                      what);
     }
     const bool is_native = (said->flags & kNativeOrder) != 0;
     const auto* type = is_native ? element_type(code_of(said->kind), 8 * said->item_bytes) : nullptr;
@@ -106,7 +106,8 @@ std::optional<ArrayView> tensor_view(nb::handle array, const dlpack::Device& pla
     }
     if (tensor.device.type != place.type || tensor.device.id != place.id) return {};
     const auto found = view_of(tensor, type_of(tensor.dtype), true);
-    if (found.type == nullptr || has_gaps(tensor) || (found.address == 0 && found.elements > 0)) return {};
+    const bool lacks_memory = found.address == 0 && found.elements > 0;
+    if (found.type == nullptr || has_gaps(tensor) || lacks_memory) return {};
     if (!nb::getattr(array, g_objects->grad, nb::none()).is(nb::handle(Py_False))) return {};
     if (nb::getattr(array, g_objects->is_neg)().is(nb::handle(Py_True))) {
         throw Refusal("K519", "elements that are in memory", "a tensor of their negatives", what,
@@ -292,7 +293,9 @@ public:
         return found;
     }
 
-    // Elements, if there is an array, blocks, and type.
+    // The first array of each kind, by what a call's type and count depend on: elements, if there
+    // is an array, blocks, and type. Of arrays of one kind all are right, or the first is told to be
+    // wrong; and there are few kinds, whatever the number of ranks.
     using Kind = std::tuple<std::optional<std::int64_t>, std::int64_t, std::string_view>;
     std::vector<std::pair<std::string, Kind>> kinds() const {
         std::vector<std::pair<std::string, Kind>> found;
@@ -300,7 +303,8 @@ public:
             Kind kind(std::nullopt, own.blocks, std::string_view());
             if (own.view) kind = {own.view->elements, own.blocks, own.view->type->name};
             const auto is_same = [&kind](const auto& one) { return one.second == kind; };
-            if (std::none_of(found.begin(), found.end(), is_same)) found.emplace_back(own.what, kind);
+            if (std::any_of(found.begin(), found.end(), is_same)) continue;
+            found.emplace_back(own.what, kind);
         }
         return found;
     }
@@ -314,7 +318,9 @@ public:
             const auto& view = arrays_[i].view;
             return view ? Piece(view->address, view->bytes()) : Piece();
         };
-        for (std::size_t i = 0; i < arrays_.size(); i += 2) found.emplace_back(piece(i), piece(i + 1));
+        for (std::size_t i = 0; i < arrays_.size(); i += 2) {
+            found.emplace_back(piece(i), piece(i + 1));
+        }
         return found;
     }
 
@@ -348,8 +354,8 @@ void define_views(nb::module_& m) {
                            "The arrays of a call, or of none: those that the calls of a plan take.")
         .def(nb::init<const std::vector<CallArrays::Row>&>(), "rows"_a,
              "rows: two of each rank, its input or data, and its output: of each the device, the "
-             "name in messages, the number of the collective's blocks in it, and whether calls write "
-             "it.")
+             "name in messages, the number of the collective's blocks in it, and whether calls "
+             "write it.")
         .def("given", &CallArrays::given, "arrays"_a,
              "With the arrays of a call, or None. K504, K519, R504.")
         .def("kinds", &CallArrays::kinds,
