@@ -25,7 +25,6 @@
 #include "devices/cuda_device.hpp"
 #include "devices/deferred_free.hpp"
 #include "devices/threads_device.hpp"
-#include "torch/dlpack.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -73,30 +72,6 @@ std::tuple<std::vector<Address>, Address, Lease> window(const std::vector<CudaDe
                                                         std::size_t bytes) {
     auto made = CudaDevice::window(devices, bytes);
     return {std::move(made.parts), made.switched, Lease({0, std::move(made.owner)})};
-}
-
-// Of a tensor that another library lends by DLPack: the address of its first element, shape, strides
-// in elements (none: no gaps), the code and the bits of its elements' type (0 bits for vectors), and
-// whether it may be written. The capsule isn't used up.
-using Lent = std::tuple<Address, std::vector<std::int64_t>,
-                        std::optional<std::vector<std::int64_t>>, int, int, bool>;
-
-Lent lent_by(nb::capsule capsule) {
-    const bool is_versioned = std::strcmp(capsule.name(), "dltensor_versioned") == 0;
-    const auto& versioned = *static_cast<const dlpack::VersionedTensor*>(capsule.data());
-    const auto& tensor =
-        is_versioned ? versioned.tensor : *static_cast<const dlpack::Tensor*>(capsule.data());
-    const auto numbers = [&tensor](const std::int64_t* first) {
-        return std::vector<std::int64_t>(first, first + tensor.ndim);
-    };
-    std::optional<std::vector<std::int64_t>> strides;
-    if (tensor.strides != nullptr) strides = numbers(tensor.strides);
-    return {reinterpret_cast<Address>(tensor.data) + tensor.byte_offset,
-            numbers(tensor.shape),
-            strides,
-            tensor.dtype.code,
-            tensor.dtype.lanes == 1 ? tensor.dtype.bits : 0,
-            !is_versioned || (versioned.flags & dlpack::kReadOnly) == 0};
 }
 
 // Objects that streams have let go, which Python's main thread drops as soon as it can, or whoever
@@ -183,9 +158,6 @@ void define_devices(nb::module_& m) {
              "address"_a, "size_bytes"_a, "Bytes of memory of the host, which keep this object.");
     m.def("start_cuda", &cuda::start, nb::call_guard<Unlocked>(),
           "Loads and starts NVIDIA's driver; RuntimeError if there is none.");
-    m.def("lent_by", &lent_by, "capsule"_a,
-          "Of a tensor in a capsule of DLPack: address, shape, strides in elements, the code and the "
-          "bits of its type, and whether it may be written.");
 
     const nb::call_guard<Unlocked> unlocked;
     nb::class_<Device>(m, "Device",
@@ -206,6 +178,7 @@ void define_devices(nb::module_& m) {
                  self.read(data.data(), from, data.size());
              },
              "data"_a, "source"_a, unlocked)
+        .def("lends", &Device::lends, "address"_a, "other"_a, unlocked)
         .def("stream", [](Device& self) -> Lease { return self.stream(); }, unlocked)
         .def("launch",
              [](const Device& self, const LaunchRow& row, Address stream) {
@@ -254,7 +227,6 @@ void define_devices(nb::module_& m) {
                  return self.device_with(from_bytes<cuda::Uuid>(uuid));
              },
              "uuid"_a)
-        .def("lends", &CudaDevice::lends, "address"_a, "other"_a, unlocked)
         .def("place_of", &CudaDevice::place_of, "address"_a, unlocked)
         .def("has_multicast", &CudaDevice::has_multicast, unlocked)
         .def_static("window", &window, "devices"_a, "size_bytes"_a, unlocked,

@@ -133,8 +133,8 @@ bool CudaDevice::has_atomics_to(cuda::Device other) const {
     return value != 0;
 }
 
-bool CudaDevice::lends(Pointer address, const CudaDevice& other) const {
-    const Current current(other.context_);
+bool CudaDevice::lends(Pointer address, const sley::Device& other) const {
+    const Current current(other.context());
     for (const int which : {kIpcCapable, kAccessFlags}) {
         std::uint64_t value = 0;  // wide enough for each attribute
         call(cuPointerGetAttribute, {"asking for memory of ", name_}, static_cast<void*>(&value),

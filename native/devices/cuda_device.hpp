@@ -35,6 +35,7 @@ public:
     // The CUDA that the driver supports: 13010 for 13.1.
     static int driver_version();
 
+    int ordinal() const { return ordinal_; }
     const std::string& name() const { return name_; }
     const cuda::Uuid& uuid() const { return uuid_; }
     int multiprocessors() const { return multiprocessors_; }
@@ -62,9 +63,8 @@ public:
     std::optional<cuda::Device> device_with(const cuda::Uuid& uuid) const;
     // Whether the link to a device has native atomics: NVLink has.
     bool has_atomics_to(cuda::Device other) const;
-    // Whether another device, which reaches this one, can access memory of the caller's on it: peer
-    // access covers what has a handle of CUDA IPC; for other memory the driver tells.
-    bool lends(cuda::Pointer address, const CudaDevice& other) const;
+    // Peer access covers what has a handle of CUDA IPC; for other memory the driver tells.
+    bool lends(cuda::Pointer address, const Device& other) const override;
     // The number of the device whose memory an address is; none if the driver doesn't know it.
     std::optional<int> place_of(cuda::Pointer address) const;
     bool has_multicast() const;

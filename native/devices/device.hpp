@@ -56,6 +56,10 @@ public:
     virtual void write(std::uintptr_t to, const void* from, std::size_t bytes) = 0;
     virtual void read(void* to, std::uintptr_t from, std::size_t bytes) = 0;
 
+    // Whether another device of the process, which reaches this one, can access the caller's memory
+    // at an address of this one.
+    virtual bool lends(std::uintptr_t address, const Device& other) const = 0;
+
     virtual Resource stream() = 0;
     // Waits for a stream; without one for all.
     virtual void synchronize(std::optional<Stream> stream) const = 0;

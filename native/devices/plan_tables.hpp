@@ -2,25 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "devices/kernel_layout.hpp"
+#include "devices/refusal.hpp"
 
 namespace sley {
-
-// A call that a plan or its slots don't allow. rule: sley's, by its code.
-struct Refusal : std::runtime_error {
-    Refusal(const char* rule, std::string expected, std::string found)
-        : std::runtime_error(expected), rule(rule), expected(std::move(expected)),
-          found(std::move(found)) {}
-
-    const char* rule;
-    std::string expected, found;
-};
 
 // Addresses in tables are symbols until the plan is on a device: offsets in segments, which are
 // pieces of memory in one order for all plans of a communicator. The segments of the ranks'
@@ -53,9 +42,9 @@ struct PlanNumbers {
     // each chunk of its input and output, for the last elements of a longer chunk there.
     std::int64_t front_bytes() const;
 
-    // The bytes that a call needs of each rank's scratch, with its front; the largest number for
-    // more than any.
-    std::vector<std::int64_t> scratch_bytes(std::int64_t item_bytes, std::int64_t count) const;
+    // The bytes that a call needs of a rank's scratch, with its front; the largest number for more
+    // than any.
+    std::int64_t scratch_bytes(int rank, std::int64_t item_bytes, std::int64_t count) const;
 
 private:
     std::int64_t least_bytes() const;

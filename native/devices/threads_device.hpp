@@ -35,6 +35,7 @@ public:
     Resource allocate_host(std::size_t bytes) override { return allocate(bytes); }
     void write(std::uintptr_t to, const void* from, std::size_t bytes) override;
     void read(void* to, std::uintptr_t from, std::size_t bytes) override;
+    bool lends(std::uintptr_t, const Device&) const override { return true; }
     // The begin of such memory, by its descriptor, which stays the caller's.
     static Resource attach(int descriptor, std::size_t bytes);
 

@@ -128,16 +128,33 @@ class Failures:
             return None
         place = Place(detail=f"{self._name}, rank {self._rank}, {words}")
         if outcome.status is Status.ABORTED and self._first is not None:
-            return N630.error(
-                at=place,
-                expected="a communicator without a failed call",
-                found=self._first.diagnostics[0].brief,
-            )
+            return failed_before(place, self._first)
         ended = _Ended(self._fabric, self._rank, place, plan, outcome, timeout_s, message, counts)
         error = ended.error()
         with self._lock:
             self._first = self._first or error
         return error
+
+
+def failed_before(place: Place, first: SleyError) -> SleyError:
+    """N630 for a call after the one that failed first."""
+    return N630.error(
+        at=place,
+        expected="a communicator without a failed call",
+        found=first.diagnostics[0].brief,
+    )
+
+
+def closed(name: str, rank: int, *, is_inherited: bool) -> SleyError:
+    """N623 for a call of a rank that has closed its communicator, or whose process was forked from
+    the rank's."""
+    return N623.error(
+        at=Place(detail=f"{name}, rank {rank}"),
+        expected="a communicator that is open",
+        found="the communicator of the process that forked this one"
+        if is_inherited
+        else "this rank has closed it",
+    )
 
 
 def _who(rank: int, other: int) -> str:

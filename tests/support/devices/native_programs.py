@@ -53,9 +53,19 @@ _OPTIONS = {  # higher levels of optimisation take longer to compile than they s
     ),
     ALL_SANITIZERS: ("-Og",),
 }
-_ADDRESSES = ("crowd", "devices", "engine", "fifo", "network", "reduce", "simulator", "ways")
+_ADDRESSES = (
+    "crowd",
+    "devices",
+    "engine",
+    "fifo",
+    "network",
+    "processes",
+    "reduce",
+    "simulator",
+    "ways",
+)
 _TESTS = {
-    "thread": ("devices", "engine", "messages", "network", "ways"),
+    "thread": ("devices", "engine", "messages", "network", "processes", "ways"),
     "address": _ADDRESSES,
     ALL_SANITIZERS: (*_ADDRESSES, "messages"),
 }

@@ -1,6 +1,7 @@
 """Plans as kernels on devices: GPUs, or threads of this machine.
 
 executor.py               a plan on devices, ready for repeated calls
+programs.py               the kernels that plans' calls need, loaded at their first use
 links.py                  what several plans of a communicator share, and keep between calls
 mailboxes.py              the ranks' counters and slots, in the devices' memory
 execute.py, measure.py    entry points for host arrays: one run; runs over sizes, timed and checked
@@ -8,7 +9,6 @@ settings.py, names.py     how a plan runs; devices by name
 device.py                 the interface of a device; threads.py and cuda/ implement it
 shared_files.py           files in memory that processes share, and descriptors that they pass
 windows.py                slots of groups' messages, in memory that a switch reads and writes
-barrier.py                how far each process has come, so that none waits for one that ended
 device_ranks.py           the ranks on the devices of all processes, and the processes' exchanges
 tables.py                 a plan as kernels read it
 device_state.py           a plan on a device; its tables, the same on all of them

@@ -53,17 +53,6 @@ class HostMemory:
     owner: Any
 
 
-@dataclass(frozen=True)
-class View:
-    """A caller's array: the address of its first element, the number of elements, the name of their
-    type (one of ARRAY_TYPES), and whether kernels may write it."""
-
-    address: int
-    elements: int
-    dtype: str
-    writable: bool
-
-
 class Launch(NamedTuple):
     """One launch of a kernel on a device.
 
@@ -93,6 +82,12 @@ class Device(ABC):
     queues: int | None = None
     """The most streams whose launches never wait for one another to start; None for any number."""
 
+    identity: bytes
+    """Equal for the same hardware in all processes that can share it."""
+
+    blocks: int
+    """How many thread blocks of any kernel it runs at once."""
+
     name: str
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 
@@ -100,6 +95,14 @@ class Device(ABC):
     def build(self, text: str, functions: Sequence[str]) -> Program:
         """The program compiled from `text`, or taken from the cache on disk; it has the kernels
         named `functions`."""
+
+    @abstractmethod
+    def has(self, text: str) -> bool:
+        """Whether `build` needn't compile a text, as far as is known."""
+
+    @abstractmethod
+    def compile_later(self, text: str) -> None:
+        """Compile a text in the background, for a later `build`, if the device can."""
 
     @abstractmethod
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
@@ -134,13 +137,8 @@ class Device(ABC):
     @abstractmethod
     def carries_lines(self, other: Device | bytes) -> bool:
         """Whether the 128 bytes that a warp on this device stores at once into memory of `other`
-        arrive as a whole, which LL128 relies on. other: a device of this process, or a handle of
-        memory that another process exported."""
-
-    @abstractmethod
-    def lends(self, address: int, other: Device) -> bool:
-        """Whether kernels on `other`, which reaches this device, can access the caller's memory at
-        an address of this device."""
+        arrive as a whole, which LL128 relies on. other: a device of this process, or, of another
+        process, a device's identity or a handle of memory that it exported."""
 
     @abstractmethod
     def lacks_switch(self, devices: Sequence[Device]) -> str:
@@ -161,11 +159,12 @@ class Device(ABC):
     def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
         """The memory that another process exported, mapped into this process."""
 
-    @abstractmethod
-    def view(self, array: Any, *, what: str) -> View:
-        """A view of the caller's array on this device, without a copy. what: its name in messages,
-        "input of rank 3". K504 for an array on another device, K519 for one that isn't contiguous,
-        R504 for an element type that kernels don't support."""
+    def view(self, array: Any, *, what: str) -> cpp.View:
+        """A view of the caller's array on this device, without a copy, and without waiting for what
+        computes it. what: its name in messages, "input of rank 3". K504 for an array on another
+        device, K519 for one that isn't contiguous, R504 for an element type that kernels don't
+        support."""
+        return cpp.view(array, self.native, what)
 
     @abstractmethod
     def capacity(self, program: Program, function: str, threads: int) -> int:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.barrier import Barrier
 from sley.engine.devices.device import Device, HostMemory, Memory, Window
 from sley.engine.devices.shared_files import descriptor_box, pass_descriptors, shared_file
 from sley.engine.memory import BEYOND
@@ -65,7 +64,7 @@ class DeviceRanks:
         self._exchange = exchange
         self._has_lines = has_lines
         self._attached: dict[tuple[Device, bytes], Memory] = {}
-        self._barrier: Barrier | None = None
+        self._barrier: native.Barrier | None = None
         with self.telling():
             self.devices = _check_devices(devices, self.count, is_alone=exchange is None)
 
@@ -188,7 +187,7 @@ class DeviceRanks:
             self.meet()  # the file goes when all have mapped it
         return memory
 
-    def use(self, barrier: Barrier) -> None:
+    def use(self, barrier: native.Barrier) -> None:
         """Processes meet at `barrier` before each later exchange."""
         self._barrier = barrier
 

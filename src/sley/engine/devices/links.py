@@ -11,13 +11,12 @@ from weakref import finalize
 import numpy as np
 
 from sley.engine import native
-from sley.engine.devices.barrier import Barrier, given_up, shared_bytes
 from sley.engine.devices.device import Device
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
 from sley.engine.devices.device_state import DeviceState, plan_tables
 from sley.engine.devices.failures import failure
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
-from sley.engine.devices.memory import Registered, Scratch, SharedArrays
+from sley.engine.devices.memory import LinkMemory
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
 from sley.engine.devices.windows import Lanes, single_messages
 from sley.engine.kernels import Kernels
@@ -84,9 +83,10 @@ class LinkSet:
             lanes = Lanes.of(operands, self.slots_bytes.get(Protocol.SIMPLE, 0))
             self._windows = self.ranks.windows(lanes[0].teams, lanes[0].sizes)
         # Shared, so that a call that is given up in one process ends in all.
-        self.abort = self.ranks.allocate_host(shared_bytes(count))
+        self.abort = self.ranks.allocate_host(native.Barrier.bytes(count))
         patience_s = max(self.timeout_s, LATE_TIMEOUT_S)
-        self._barrier = Barrier(self.abort, self.ranks.devices, patience_s)
+        own = list(self.ranks.devices)
+        self._barrier = native.Barrier(self.abort.array, count, own, patience_s)
         self.boxes = Mailboxes.of(operands, lanes, self.slots_bytes)
         self.mailboxes = self.ranks.allocate(self.boxes.size.tolist())
         self.launches = {device: self._launches_on(device) for device in self.ranks.places}
@@ -103,16 +103,14 @@ class LinkSet:
             [self._state(made, device, segments[device]) for device in self.launches]
             for made in self.tables
         ]
-        self.registered = Registered(self.ranks)
-        self.scratch = Scratch(self.ranks, self.registered)
-        self.arrays = SharedArrays(self.ranks, self.registered)
+        self.memory = LinkMemory(self.ranks)
         self.order = native.CallOrder(self.abort.array)
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this object, which
         would then live until the garbage collector finds the cycle."""
         self._is_closed = False
         memory: list[Any] = [self.ranks, self.abort, self.states, self.mailboxes]
-        memory += [self._windows, self.scratch, self.arrays, self.order]
+        memory += [self._windows, self.memory, self.order]
         self._dropped = finalize(self, _end, self._barrier, memory)
         # At exit the driver frees the memory; it may already be unloaded.
         self._dropped.atexit = False
@@ -157,12 +155,23 @@ class LinkSet:
         if self._barrier.is_given_up:
             self.order.wait()  # all blocks have reported
             self._barrier.leave()
-            found = self._failure()
-            if found is None and not self.ranks.is_one_process:
-                found = given_up()
-            if found is not None:
-                self._failed = found.found
-                raise SleyError([found])
+            try:
+                if found := self._failure():
+                    raise SleyError([found])
+                if not self.ranks.is_one_process:
+                    self._barrier.refuse()
+            except SleyError as error:
+                self._failed = error.diagnostics[0].found
+                raise
+
+    def give_up(self) -> None:
+        """Ends all calls that are under way, in all processes; any thread may call it."""
+        self.abort.array[0] = 1
+
+    def leave(self) -> None:
+        """Says that this process comes to no further meeting: others that wait for it fail, but for
+        those that close their links."""
+        self._barrier.leave()
 
     def check_open(self) -> None:
         """R508 if the links are closed."""
@@ -185,7 +194,7 @@ class LinkSet:
             for state in chain(*self.states):
                 state.plan.free()
             del self.states, self.launches, self.mailboxes, self._windows
-            del self.registered, self.scratch, self.arrays, self.order
+            del self.memory, self.order
 
     def _load(self, kernels: Kernels, received: int) -> Loaded:
         loaded = load(kernels.plan, *self.settings.slots_of(kernels.plan, received))
@@ -271,7 +280,7 @@ def _room(loaded: Sequence[Loaded], receivers: IntArray) -> int:
     return room
 
 
-def _end(barrier: Barrier, memory: list[Any]) -> None:
+def _end(barrier: native.Barrier, memory: list[Any]) -> None:
     """Frees the memory of links that were dropped: after all their calls are done, since kernels on
     one device write into the memory of another. `finalize` holds the memory, so that it isn't freed
     before, in whatever order the garbage collector finds things."""

@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 
 from sley.engine import native
-from sley.engine.devices.device import Bytes, Device, HostMemory, Memory, Program, View, Window
+from sley.engine.devices.device import Bytes, Device, HostMemory, Memory, Program, Window
 from sley.engine.devices.shared_files import map_bytes
-from sley.engine.types import ARRAY_TYPES, DATA_TYPES, name_of
-from sley.errors import Place, SleyError
-from sley.errors.devices import K503, K504, K506, K507, K510, K513, K514, K517, K519
+from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
+from sley.errors.devices import K503, K506, K507, K510, K513, K514, K517
 from sley.errors.disk_cache import cached
-from sley.errors.runtime import R504
 
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (  # -Og: most kernels run a few times; it compiles in 3/4 of the time that -O1 takes
@@ -44,6 +43,7 @@ class ThreadsDevice(Device):
     """
 
     platform = "cpu"
+    blocks = 64  # it starts more, but machines have no more cores
 
     def __init__(self, number: int = 0, *, flags: Sequence[str] = ()) -> None:
         self.number = number
@@ -51,6 +51,11 @@ class ThreadsDevice(Device):
         self._flags = tuple(flags)
         self.native: native.ThreadsDevice = _device(number)
         self._default = self.stream()
+
+    @property
+    def identity(self) -> bytes:  # type: ignore[override]
+        """See `Device.identity`. Not its number alone: a process can't share another one's."""
+        return f"{os.getpid()} {self.number}".encode()
 
     @classmethod
     def open(cls, ordinal: int) -> ThreadsDevice:
@@ -68,6 +73,12 @@ class ThreadsDevice(Device):
     def build(self, text: str, functions: Sequence[str]) -> Program:
         library = str(self.compiled(text))
         return {name: self.native.function(library, name) for name in functions}
+
+    def has(self, text: str) -> bool:
+        return False
+
+    def compile_later(self, text: str) -> None:
+        pass
 
     def compiled(self, text: str) -> Path:
         """The shared object that the compiler makes of a text, in the cache on disk. K513 without a
@@ -95,9 +106,6 @@ class ThreadsDevice(Device):
 
     def carries_lines(self, other: Device | bytes) -> bool:
         """See `Device.carries_lines`. On CPUs a line's flag is stored after its data."""
-        return True
-
-    def lends(self, address: int, other: Device) -> bool:
         return True
 
     def lacks_switch(self, devices: Sequence[Device]) -> str:
@@ -139,27 +147,6 @@ class ThreadsDevice(Device):
             raise K514.error(
                 expected=f"memory of process {process}", found=str(problem)
             ) from problem
-
-    def view(self, array: Any, *, what: str) -> View:
-        if not isinstance(array, np.ndarray):
-            try:
-                array = np.from_dlpack(array)
-            except (AttributeError, TypeError, BufferError, RuntimeError) as problem:
-                raise K504.error(
-                    at=Place(detail=what),
-                    expected="an array in the memory of the host",
-                    found=f"{type(array).__name__} ({problem})",
-                ) from None
-        if not array.flags.c_contiguous:
-            raise K519.error(
-                at=Place(detail=what),
-                expected="elements side by side",
-                found=f"shape {array.shape}, strides {array.strides}",
-            )
-        name = name_of(array.dtype)
-        if name not in ARRAY_TYPES:
-            raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"{name} in {what}")
-        return View(array.ctypes.data, array.size, name, bool(array.flags.writeable))
 
     def capacity(self, program: Program, function: str, threads: int) -> int:
         return _MOST_THREADS

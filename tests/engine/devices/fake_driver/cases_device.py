@@ -372,13 +372,13 @@ def test_lines_are_whole_where_the_link_has_native_atomics(
 def test_memory_that_peer_access_does_not_cover_is_not_lent(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
-    other, plain = CudaDevice.open(1), device.allocate(64)
+    other, plain = CudaDevice.open(1).native, device.allocate(64)
     fake.set(pooled=1)
     pooled = device.allocate(64)
-    assert device.lends(plain.address, other)
-    assert not device.lends(pooled.address, other)
+    assert device.native.lends(plain.address, other)
+    assert not device.native.lends(pooled.address, other)
     fake.set(pool_access=1)
-    assert device.lends(pooled.address, other), "its pool lets the device in"
+    assert device.native.lends(pooled.address, other), "its pool lets the device in"
 
 
 def test_a_file_is_memory_of_the_host_for_devices(

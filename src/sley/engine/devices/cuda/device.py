@@ -6,26 +6,26 @@ import hashlib
 import struct
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.cuda import arrays, compiler, driver
+from sley.engine.devices.cuda import compiler, driver
 from sley.engine.devices.cuda.arrays import CudaArray
+from sley.engine.devices.cuda.machine_code import compile_later, compiled, is_compiled
 from sley.engine.devices.cuda.streams import CudaStream, stream_address
 from sley.engine.devices.device import (
     Device,
     HostMemory,
     Memory,
     Program,
-    View,
     Window,
 )
 from sley.engine.devices.shared_files import map_bytes
 from sley.engine.kernels.prebuilt import has_prebuilt, prebuilt
-from sley.errors import counted
+from sley.errors import SleyError, counted
 from sley.errors.devices import K509, K510, K514
-from sley.errors.disk_cache import cached_bytes
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
@@ -58,7 +58,8 @@ class CudaDevice(Device):
         self.native: native.CudaDevice = native.CudaDevice(ordinal)
         self.name = self.native.name
         self.uuid = uuid.UUID(bytes=self.native.uuid)
-        self.multiprocessors = self.native.multiprocessors
+        self.identity = self.uuid.bytes
+        self.blocks = self.multiprocessors = self.native.multiprocessors
         self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
         if not self._has_prebuilt:
             _ = self.arch  # raises what the first call would
@@ -97,6 +98,17 @@ class CudaDevice(Device):
         module = self._module(text)
         return {name: self.native.function(module, name) for name in functions}
 
+    def has(self, text: str) -> bool:
+        """See `Device.has`: without NVRTC only what is prebuilt."""
+        with suppress(SleyError):
+            return self._prebuilt(text) is not None or is_compiled(text, self.arch)
+        return False
+
+    def compile_later(self, text: str) -> None:
+        """See `Device.compile_later`. Nothing without NVRTC."""
+        with suppress(SleyError):
+            compile_later(text, self.arch)
+
     def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
         """See `Device.allocate`. K507 if memory runs out."""
         allocate = self.native.allocate_shared if exported else self.native.allocate
@@ -122,13 +134,10 @@ class CudaDevice(Device):
         """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. The
         driver tells nothing of links to devices that this process doesn't see."""
         if isinstance(other, bytes):
-            device = self.native.device_with(_unpacked(other)[-1])
+            known = other if len(other) == len(self.identity) else _unpacked(other)[-1]
+            device = self.native.device_with(known)
             return device is not None and self.native.has_atomics_to(device)
         return isinstance(other, CudaDevice) and self.native.has_atomics_to(other.native.device)
-
-    def lends(self, address: int, other: Device) -> bool:
-        """See `Device.lends`."""
-        return isinstance(other, CudaDevice) and self.native.lends(address, other.native)
 
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. Switches serve multicast objects, of which a device is a part
@@ -172,10 +181,6 @@ class CudaDevice(Device):
             made = self.native.attach_descriptor(descriptor, offset + max(size_bytes, 1))
         return Memory(made.address + offset, size_bytes, made)
 
-    def view(self, array: Any, *, what: str) -> View:
-        """See `Device.view`. K519 for an object that isn't an array."""
-        return arrays.view(array, self.native, self.ordinal, what=what)
-
     def capacity(self, program: Program, function: str, threads: int) -> int:
         """See `Device.capacity`."""
         return self.native.blocks_at_once(program[function], threads)
@@ -201,19 +206,24 @@ class CudaDevice(Device):
         return self.native.is_captured(stream_address(stream))
 
     def _module(self, text: str) -> int:
-        key = hashlib.sha256(text.encode()).digest()
-        if key not in self._modules:
-            code = prebuilt(text) if self._has_prebuilt else None
-            self._modules[key] = self.native.load(code or self._compiled(text))
-        return self._modules[key]
+        module = self._prebuilt(text)
+        if module is None:
+            module = self._modules[_digest(text)] = self.native.load(compiled(text, self.arch))
+        return module
 
-    def _compiled(self, text: str) -> bytes:
-        major, minor = compiler.version()
-        return cached_bytes(
-            ("cuda", self.arch, f"{major}.{minor}", *compiler.OPTIONS, text),
-            ".cubin",
-            lambda: compiler.compile_text(text, self.arch).cubin,
-        )
+    def _prebuilt(self, text: str) -> int | None:
+        """The module of a text's prebuilt kernels, or of a text that was loaded before. Kernels for
+        other GPUs are as none; any other error of loading them compiled ones have, too."""
+        key = _digest(text)
+        code = prebuilt(text) if self._has_prebuilt and key not in self._modules else None
+        if code is not None:
+            with suppress(SleyError):
+                self._modules[key] = self.native.load(code)
+        return self._modules.get(key)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _unpacked(handle: bytes) -> tuple[Any, ...]:

@@ -1,0 +1,90 @@
+"""Programs: the kernels of a communicator's plans, as its calls need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sley.engine.devices.device import Device, Program
+from sley.engine.devices.device_state import DeviceState
+from sley.engine.devices.links import LinkSet
+from sley.engine.kernels import KERNELS, Engine, Platform, Variant
+from sley.engine.types import DataType
+from sley.errors.devices import K506
+from sley.ir.words import ReduceOp
+from sley.verification.scales import prove_scales
+
+
+class Programs:
+    """The programs of the plans of links, by type and reduction, loaded when they are first used.
+    Errors: K5xx."""
+
+    def __init__(self, links: LinkSet) -> None:
+        self._links = links
+        self._loaded: dict[tuple[int, str, ReduceOp, bool], list[Program]] = {}
+
+    def of(
+        self,
+        number: int,
+        dtype: DataType,
+        op: ReduceOp,
+        *,
+        scales: bool,
+        wait: Callable[[], None],
+        again: bool = False,
+    ) -> list[Program]:
+        """The programs of a plan, by its number among those of the links, for each of its states.
+
+        scales: whether calls multiply inputs by a factor.
+        wait: called before programs are loaded: the driver may wait for all kernels then, also for
+            one that waits for another thread's launch, which would wait for the load.
+        again: whether to load those that were compiled in the meantime.
+        """
+        key = (number, dtype.name, op, scales)
+        if again or key not in self._loaded:
+            wait()
+            states = self._links.states[number]
+            self._loaded[key] = [self._program(number, s, dtype, op, scales) for s in states]
+        return self._loaded[key]
+
+    def _program(
+        self, number: int, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool
+    ) -> Program:
+        device, settings = state.device, self._links.settings
+        variant = Variant(
+            Platform(device.platform),
+            dtype.number,
+            op,
+            settings.threads,
+            self._links.ranks.is_one_device,
+            scales,
+        )
+        if scales:
+            prove_scales(self._links.kernels[number].plan)
+        program = device.build(self._text(number, device, variant), KERNELS)
+        room = device.capacity(program, KERNELS[0], settings.threads)
+        if state.plan.blocks > room:
+            raise K506.error(
+                expected=f"at most {room} blocks of {settings.threads} threads at once on "
+                f"{device.name}",
+                found=f"{state.plan.blocks} blocks",
+            )
+        return program
+
+    def _text(self, number: int, device: Device, variant: Variant) -> str:
+        """The text of the settings' engine. By default of generated code; or, if that would be
+        compiled while a call waits, of the interpreter, where that was compiled ahead or serves
+        other plans, too."""
+        source, engine = self._links.kernels[number].source, self._links.settings.engine
+        best = Engine.INTERPRETED if variant.scales else engine or Engine.GENERATED
+        text = source(best, variant)
+        if engine is not None or device.has(text):
+            return text
+        prebuilt = source(Engine.INTERPRETED, replace(variant, one_gpu=False))  # right on one, too
+        if device.has(prebuilt):
+            device.compile_later(text)
+            return prebuilt
+        if len(self._links.plans) == 1:
+            return text
+        device.compile_later(text)
+        return source(Engine.INTERPRETED, variant)
