@@ -24,12 +24,15 @@ CODE = "kernels"
 """The folder with machine code in a folder of plans, with one for each architecture in it."""
 
 
+def architectures(major: int, minor: int) -> list[str]:
+    """The architectures of which a GPU of a compute capability runs the code, the best first."""
+    return [f"sm_{major}{least}" for least in range(minor, -1, -1)]
+
+
 def code_in(folder: Path, capability: tuple[int, int], text: str) -> bytes | None:
-    """The machine code of a text's kernels in a folder of plans, for a GPU; None without. A GPU
-    runs code for its own compute capability and for those with a smaller second number."""
-    major, minor = capability
-    for least in range(minor, -1, -1):
-        file = folder / CODE / f"sm_{major}{least}" / file_of(text, ".cubin")
+    """The machine code of a text's kernels in a folder of plans, for a GPU; None without."""
+    for arch in architectures(*capability):
+        file = folder / CODE / arch / file_of(text, ".cubin")
         if file.is_file():
             return file.read_bytes()
     return None
