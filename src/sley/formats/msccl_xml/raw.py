@@ -20,9 +20,8 @@ import numpy as np
 
 from sley.errors import Diagnostic, Place, Rule
 from sley.errors.formats import F401, F403, F405, F406, F407, F408
-from sley.formats.format import content_of
+from sley.formats.format import MOST_REPORTED, Problems, content_of
 from sley.formats.msccl_xml.targets import BUFFERS, OPERATIONS
-from sley.formats.problems import MOST_REPORTED, Problems
 from sley.ir.tables import NONE, BoolArray, LongArray
 from sley.ir.words import FIFO_PROTOCOLS
 

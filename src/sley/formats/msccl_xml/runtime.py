@@ -33,12 +33,21 @@ from sley.errors.formats import (
     F467,
     F468,
 )
-from sley.formats.format import Execution, Executions, Target, root_conditions, target_among
-from sley.formats.msccl_xml import notes
+from sley.formats.format import (
+    Execution,
+    Executions,
+    Problems,
+    Target,
+    root_conditions,
+    target_among,
+)
 from sley.formats.msccl_xml.checks import check_raw
 from sley.formats.msccl_xml.lexical import check_text
 from sley.formats.msccl_xml.raw import Header, RawFile, parse
 from sley.formats.msccl_xml.reader import (
+    about_ignored,
+    about_nops,
+    about_own_waits,
     beyond_declared,
     collective_of,
     operands_of,
@@ -47,7 +56,6 @@ from sley.formats.msccl_xml.reader import (
 )
 from sley.formats.msccl_xml.targets import OPERATION_WORDS, TARGETS, XmlTarget, name_and_chunks
 from sley.formats.msccl_xml.writer import check_limits, check_memory
-from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, ChunkBytes, Condition
 from sley.ir.plan import Plan
@@ -122,8 +130,8 @@ def executions(
     _check_waits(raw, steps, announcers, problems)
     _check_merged(raw, steps, target, problems)
     problems.raise_any()
-    remarks = notes.about_ignored(raw) + notes.about_nops(raw, steps.dropped)
-    remarks += notes.about_own_waits(raw, waits)
+    remarks = about_ignored(raw) + about_nops(raw, steps.dropped)
+    remarks += about_own_waits(raw, waits)
     found = []
     for place in calls.places:
         aim = _collective(raw, target, collective, place, root, problems, remarks)

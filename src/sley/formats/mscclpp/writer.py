@@ -16,7 +16,7 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.formats import F441, F443, F451
 from sley.errors.mscclpp import F475, F482
-from sley.formats.format import Target, refuse_varying_counts, target_among
+from sley.formats.format import Problems, Target, refuse_varying_counts, target_among
 from sley.formats.mscclpp.analysis import Analysis
 from sley.formats.mscclpp.checks import check_gpu
 from sley.formats.mscclpp.emission import Emitted, ThreadBlocks, arrange, emit
@@ -24,7 +24,6 @@ from sley.formats.mscclpp.placing import Placing, place
 from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan
 from sley.formats.mscclpp.targets import TARGETS, PlanTarget, refuse_absent
 from sley.formats.mscclpp.words import CHANNEL_TYPES, NOP, PROTOCOLS, SWITCH
-from sley.formats.problems import Problems
 from sley.formats.rewriting import unfuse
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
