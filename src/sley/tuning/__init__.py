@@ -58,10 +58,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     except ImportError as error:
-        from sley.errors.runtime import R512
+        from sley.errors.runtime import missing_extra
 
-        raise R512.error(
-            expected="the packages of sley[tune]",
-            found=str(error),
-            remedy='Install the extra: pip install "sley[tune]".',
-        ) from error
+        raise missing_extra("the packages of sley[tune]", "tune", error) from error

@@ -191,7 +191,7 @@ class _Parser:
         expat_parser = expat.ParserCreate()
         expat_parser.buffer_text = True
         expat_parser.StartElementHandler = self._start
-        expat_parser.EndElementHandler = self._end
+        expat_parser.EndElementHandler = lambda _: self._path.pop()
         expat_parser.CharacterDataHandler = self._text
         expat_parser.StartDoctypeDeclHandler = self._doctype
         self._expat = expat_parser
@@ -278,9 +278,6 @@ class _Parser:
             self._ignore("<copy> elements")
         else:
             self._algo(attributes)
-
-    def _end(self, name: str) -> None:
-        self._path.pop()
 
     def _text(self, text: str) -> None:
         self._events += 1
