@@ -130,6 +130,8 @@ def executions(
     _check_waits(raw, steps, announcers, problems)
     _check_merged(raw, steps, target, problems)
     problems.raise_any()
+    other = steps.block[announcers] != steps.block[steps.owner]  # waits within a block end
+    ends = steps.first[steps.owner[other]], steps.last[announcers[other]]
     remarks = about_ignored(raw) + about_nops(raw, steps.dropped)
     remarks += about_own_waits(raw, waits)
     found = []
@@ -138,7 +140,7 @@ def executions(
         operands = operands_of(raw, aim, problems)
         problems.raise_any()
         _check_merged_operands(raw, aim, operands, steps, problems)
-        plan = plan_of(raw, aim, operands, steps.rows, _waits(steps, announcers), slots)
+        plan = plan_of(raw, aim, operands, steps.rows, ends, slots)
         check_memory(plan, target, problems, declares_both=calls.declares_both)
         found.append(_execution(plan, raw.header, target, calls, slot_bytes))
     problems.raise_any()
@@ -274,14 +276,6 @@ def _check_waits(
     )
 
 
-def _waits(
-    steps: Transmissions, announcers: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The waits between steps, as (rows, targets), without those within a block."""
-    other = steps.block[announcers] != steps.block[steps.owner]
-    return steps.first[steps.owner[other]], steps.last[announcers[other]]
-
-
 def _check_merged(
     raw: RawFile, steps: Transmissions, target: XmlTarget, problems: Problems
 ) -> None:
@@ -378,12 +372,7 @@ def _execution(
     small = slot_bytes // longest * header.nchunksperloop
     one_slot_bytes = small if per_chunk and small >= calls.sizes.begin_bytes else None
     return Execution(
-        plan,
-        plan.slots,
-        per_chunk,
-        tuple(conditions),
-        one_slot_bytes,
-        sizes=calls.sizes,
+        plan, plan.slots, per_chunk, tuple(conditions), one_slot_bytes, sizes=calls.sizes
     )
 
 
