@@ -51,12 +51,7 @@ class Problems:
         return self.room == 0
 
     def add(
-        self,
-        rule: Rule,
-        at: Place | Sequence[Place],
-        expected: str,
-        found: str,
-        remedy: str = "",
+        self, rule: Rule, at: Place | Sequence[Place], expected: str, found: str, remedy: str = ""
     ) -> None:
         """Adds a problem; `remedy` is by default the rule's own."""
         self._found.append(rule.diagnostic(at=at, expected=expected, found=found, remedy=remedy))

@@ -46,12 +46,7 @@ _REGIMES = (
 
 
 def exploration(
-    collective: str,
-    machine: Machine,
-    size_bytes: int,
-    *,
-    samples: int = 0,
-    is_shared: bool = False,
+    collective: str, machine: Machine, size_bytes: int, *, samples: int = 0, is_shared: bool = False
 ) -> float:
     """The share of calls that explore, 0 to 1.
 

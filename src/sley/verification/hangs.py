@@ -128,11 +128,7 @@ def wait_pairs(
     after = np.flatnonzero(same_block).astype(np.int32)
     put = events.all_of(messages.send).astype(np.int32)
     taken = events.all_of(messages.receive).astype(np.int32)
-    pairs = [
-        (after - 1, after),
-        (last[plan.waits.target], first[plan.waits.source]),
-        (put, taken),
-    ]
+    pairs = [(after - 1, after), (last[plan.waits.target], first[plan.waits.source]), (put, taken)]
     connection = np.repeat(messages.connection, events.parts[messages.send])
     # Messages are sorted by connection: `slots` places on, on the same one, is the message that
     # reuses the slot.

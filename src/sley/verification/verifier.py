@@ -262,10 +262,7 @@ def _remarks(plan: Plan, empty_reads: list[tuple[int, int]]) -> tuple[Diagnostic
         for row in own_operands(plan, Op.COPY)[:LIMIT].tolist()
     ]
     found += [
-        (
-            row,
-            f"reads {plan.layout.name(cell)}, which holds nothing; the value is unused",
-        )
+        (row, f"reads {plan.layout.name(cell)}, which holds nothing; the value is unused")
         for row, cell in empty_reads
     ]
     expected = "an instruction that the result needs"

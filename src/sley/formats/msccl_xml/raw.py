@@ -137,11 +137,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 _PARENT = {"algo": "", **PARENT, "copy": "gpu"}
 _CHILD = {"gpu": "tb", "tb": "step"}
-_WORDS: Mapping[str, Mapping[str, int]] = {
-    "type": OPERATIONS,
-    "srcbuf": BUFFERS,
-    "dstbuf": BUFFERS,
-}
+_WORDS: Mapping[str, Mapping[str, int]] = {"type": OPERATIONS, "srcbuf": BUFFERS, "dstbuf": BUFFERS}
 """The words of the attributes that are no numbers."""
 
 _HARMLESS = dict.fromkeys(("send", "recv", "depid", "deps"), NONE) | {"cnt": 1}
@@ -225,8 +221,7 @@ class _Parser:
             "tb", lambda row: f"gpu {gpus['id'][blocks['gpu'][row]]}, block {blocks['id'][row]}"
         )
         steps = self._table(
-            "step",
-            lambda row: f"{blocks.place(steps['tb'][row]).detail}, step {steps['s'][row]}",
+            "step", lambda row: f"{blocks.place(steps['tb'][row]).detail}, step {steps['s'][row]}"
         )
         parts = (self.header, gpus, blocks, steps, self.ignored, self.text)
         return RawFile(self.file, self.header_place, *parts), self.problems
