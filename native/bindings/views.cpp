@@ -218,6 +218,8 @@ ArrayView gpu_view(nb::handle array, const CudaDevice& device, const std::string
             if (!problem.matches(PyExc_Exception)) throw;
             throw unfit("K519", about + text(problem.type().attr("__name__")) + ": " +
                                     text(problem.value()));
+        } catch (const nb::cast_error&) {
+            throw unfit("K519", about + "a value of another type than the protocol's");
         } catch (const std::exception& problem) {
             throw unfit("K519", about + problem.what());
         }

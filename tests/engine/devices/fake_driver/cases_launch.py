@@ -376,7 +376,10 @@ def test_arrays_that_their_library_does_not_lend_are_refused(
     assert "requires a gradient" in str(refused("K519", device.view, array, what="it"))
 
 
-@pytest.mark.parametrize("array", [[1.0], 3, "text", None, SimpleNamespace()])
+_NOWHERE = SimpleNamespace(__dlpack_device__=lambda: 5)
+
+
+@pytest.mark.parametrize("array", [[1.0], 3, "text", None, SimpleNamespace(), _NOWHERE])
 def test_a_value_other_than_an_array_is_refused(device: CudaDevice, array: object) -> None:
     assert "the input" in str(refused("K519", device.view, array, what="the input"))
 
