@@ -620,6 +620,11 @@ class DeviceCalls:
         Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any rank. count: elements of a block. input, output: addresses, or 0. recorded: whether the next call has to wait for this one. factor: the bits of a number, or the address of one, by which inputs are multiplied. keeps: what must live until the kernel has ended. R503, R506.
         """
 
+    def start_usual(self, kind: Kind, data: object | None, out: object | None, op: int, root: int, stream: int, keeps: bool) -> StartOutcome | None:
+        """
+        Starts a call of arrays as callers usually give them; None, and nothing is started, if they need a closer look. keeps: whether they live until the kernel has ended. Otherwise as `start`.
+        """
+
 class View:
     """
     A caller's array on a device: the address of its first element, and the number of its elements.
