@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -98,14 +99,15 @@ class DeviceRanks:
 
     def most_on_a_device(self, of_ranks: Sequence[int]) -> int:
         """The largest of the devices' sums of a number of each rank; all processes call this
-        together. Ranks of two processes count as on two devices. K514, R503: see `gather`."""
-        sums = {device: sum(of_ranks[rank] for rank in self.on(device)) for device in self.places}
-        own = {rank: sums[device] for rank, device in self.devices.items()}
+        together. K514, R503: see `gather`."""
+        own: dict[int, str] = {r: device.identity.hex() for r, device in self.devices.items()}
         every = own if self._exchange is None else self.gather(own)
-        for value in every.values():
-            if not isinstance(value, int):
-                raise _no_exchange(f"{value!r} for the connections of a device")
-        return max(every.values())
+        sums: Counter[str] = Counter()
+        for rank, identity in every.items():
+            if not isinstance(identity, str):
+                raise _no_exchange(f"{identity!r} for the device of rank {rank}")
+            sums[identity] += of_ranks[rank]
+        return max(sums.values())
 
     def allocate(self, sizes_bytes: Sequence[int]) -> SharedMemory:
         """Allocates sizes_bytes[r] bytes for each rank r; all processes call this together, with
