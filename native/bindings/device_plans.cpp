@@ -319,7 +319,11 @@ void define_device_plans(nb::module_& m) {
              "Registers memory that all ranks have mapped. shifts: for each rank, what to add to an "
              "address of it for its address there.")
         .def("add_scratch", &MemoryIndex::add_scratch, "rank"_a, "address"_a, "size_bytes"_a,
-             "all_read"_a, unlocked, "Those that all ranks read are larger than those before.");
+             "all_read"_a, unlocked, "Those that all ranks read are larger than those before.")
+        .def("number", &MemoryIndex::number, "rank"_a, "address"_a, "size_bytes"_a, unlocked,
+             "By which peers read a rank's memory; 0: none does, 1: those of this process.")
+        .def("free", &MemoryIndex::free, unlocked,
+             "Frees its own memory, also if calls are still there, which can't be started afterwards.");
     nb::class_<PlanCall>(m, "PlanCall", "A call of a plan, which can be started many times.")
         .def("__init__", &make_call, "order"_a, "memory"_a, "places"_a, "threads"_a, "together"_a,
              "keeps"_a, "places: a plan on a device, and its kernels there.")

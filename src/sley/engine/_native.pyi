@@ -565,6 +565,16 @@ class MemoryIndex:
     def add_scratch(self, rank: int, address: int, size_bytes: int, all_read: bool) -> None:
         """Those that all ranks read are larger than those before."""
 
+    def number(self, rank: int, address: int, size_bytes: int) -> int:
+        """
+        By which peers read a rank's memory; 0: none does, 1: those of this process.
+        """
+
+    def free(self) -> None:
+        """
+        Frees its own memory, also if calls are still there, which can't be started afterwards.
+        """
+
 class PlanCall:
     """A call of a plan, which can be started many times."""
 
