@@ -192,21 +192,9 @@ nb::list stuck(const DevicePlan& self) {
     return found;
 }
 
-void translate_refusal(const std::exception_ptr& error, void*) {
-    try {
-        std::rethrow_exception(error);
-    } catch (const Refusal& e) {
-        const nb::object rules = nb::module_::import_("sley.errors.catalog").attr("all_rules")();
-        const nb::object made =
-            rules[e.rule].attr("error")("expected"_a = e.expected, "found"_a = e.found);
-        PyErr_SetObject(made.type().ptr(), made.ptr());
-    }
-}
-
 }  // namespace
 
 void define_device_plans(nb::module_& m) {
-    nb::register_exception_translator(&translate_refusal);
     m.attr("RANKS") = layout::kRanks;
     m.attr("HIDDEN") = layout::kHidden;
     m.attr("OFFSET_BITS") = kOffsetBits;
