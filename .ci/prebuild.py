@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from cuda.bindings import nvfatbin
@@ -25,8 +26,8 @@ from sley.engine.types import DATA_TYPES
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 """The last one also as PTX, which the driver compiles for GPUs that are newer than all of these."""
 
-OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
-"""NCCL's operations. Plans with others are compiled."""
+OPS = ("AVG", "PRODUCT", "MIN", "MAX")
+"""NCCL's operations beside SUM. Plans with others are compiled."""
 
 LEAST = (8, 0)
 """The least compute capability that runs code of ARCHITECTURES."""
@@ -51,16 +52,23 @@ OPTIONS = ("-64", "-compress=true", "-compress-mode=size")
 
 
 def texts() -> Iterator[str]:
-    """The texts of the interpreter: for each protocol one for each type and operation, and for
-    plans that reduce nothing one for each size of an element."""
+    """The texts of the interpreter: for each protocol one for each type and operation, for sums of
+    floats another one that multiplies inputs, as NCCL's averages do, and for plans that reduce
+    nothing one for each size of an element."""
     for protocol in sley.Protocol:
         for name in ("ring-allreduce", "ring-allgather"):
             plan = sley.compile(build(name, ranks=2, in_place=True), protocol=protocol)
             kernels = Kernels.of(plan)
             for kind in DATA_TYPES.values():
-                for op in OPS if plan.reduces else ["SUM"]:
-                    variant = Variant(Platform.CUDA, kind.number, sley.ReduceOp[op])
-                    yield kernels.source(Engine.INTERPRETED, variant)
+                variant = Variant(Platform.CUDA, kind.number, sley.ReduceOp.SUM)
+                yield kernels.source(Engine.INTERPRETED, variant)
+                if not plan.reduces:
+                    continue
+                if kind.is_bits or kind.array.kind == "f":
+                    yield kernels.source(Engine.INTERPRETED, replace(variant, scales=True))
+                for op in OPS:
+                    other = replace(variant, reduce_op=sley.ReduceOp[op])
+                    yield kernels.source(Engine.INTERPRETED, other)
 
 
 def fat_binary(text: str) -> bytes:

@@ -27,13 +27,16 @@ set(NETWORK  # transports between hosts
   network/ucx.cpp
   network/ucx_library.cpp)
 set(DEVICES  # plans and calls on devices, their processes, and threads as a device
+  devices/arguments.cpp
   devices/barrier.cpp
   devices/call_order.cpp
   devices/cuda_driver.cpp
   devices/deferred_free.cpp
   devices/descriptor_box.cpp
+  devices/device_calls.cpp
   devices/device_plan.cpp
   devices/memory_exchange.cpp
+  devices/memory_index.cpp
   devices/plan_call.cpp
   devices/plan_tables.cpp
   devices/processes.cpp
@@ -58,7 +61,8 @@ set(ENGINE_MODULE  # sley.engine._native, over all of the above
   bindings/operators.cpp
   bindings/processes.cpp
   bindings/ready.cpp
-  bindings/tensors.cpp)
+  bindings/tensors.cpp
+  bindings/views.cpp)
 set(SIMULATOR_MODULE  # sley.model.simulation._event_loop
   bindings/event_loop.cpp)
 set(GRAPHS

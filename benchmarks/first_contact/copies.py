@@ -51,7 +51,8 @@ def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
     on = Executor(sley.compile(prefix_sums(3)), [device] * 3, Settings(timeout_s=timeout_s))
     data = [OnDevice(device, np.full(COUNT, 6.0 + r, np.float32), "float32") for r in range(3)]
     (state,), stream = on.links.states[0], device.stream()
-    program = on._program(state, DATA_TYPES["float32"], sley.ReduceOp.AVG, scales=False)
+    kind, op = DATA_TYPES["float32"], sley.ReduceOp.AVG
+    (program,) = on.programs.of(0, kind, op, scales=False, wait=on.links.wait)
     place = state.plan, program[KERNELS[1]], 0, 0
     alone = native.PlanCall(on.links.order, [place], on.settings.threads, False, ())
     addresses = [device.view(one.array, what="data").address for one in data]

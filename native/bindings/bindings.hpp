@@ -31,6 +31,7 @@ void define_operators(nanobind::module_& m);
 void define_processes(nanobind::module_& m);
 void define_ready(nanobind::module_& m);
 void define_tensors(nanobind::module_& m);
+void define_views(nanobind::module_& m);
 
 // Throw std::invalid_argument for an unknown type or operation.
 DataType to_type(std::int32_t type);

@@ -1,18 +1,18 @@
 // Plans on devices, for Python: the structures of tables, and a plan's tables on a device.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -21,7 +21,8 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
-#include "devices/plan_call.hpp"
+#include "devices/device_calls.hpp"
+#include "devices/memory_index.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -128,50 +129,77 @@ Numbers cut(const PlanTables& self, std::int64_t item_bytes, std::int64_t count)
     return {{"chunk", cut.chunk}, {"tile", cut.tile}, {"tiles", cut.tiles}, {"slices", cut.slices}};
 }
 
+// What has memory of devices, and keeps them.
+template <class Make>
+auto on_devices(nb::object devices, const Make& make) {
+    const auto made = [&make] {
+        const Unlocked unlocked;  // a device may make it wait
+        return make();
+    };
+    return std::shared_ptr<std::remove_pointer_t<decltype(made())>>(
+        made(), [kept = std::make_shared<Function>(std::move(devices))](auto* one) {
+            if (is_python_ending()) return;  // as all memory of devices
+            const Unlocked unlocked;
+            delete one;
+        });
+}
+
 std::shared_ptr<DevicePlan> make_plan(std::shared_ptr<const PlanTables> tables,
                                       nb::typed<nb::object, Device> device,
                                       const std::vector<std::vector<int>>& launches,
                                       const std::vector<std::uint64_t>& segments, Address abort,
                                       std::uint64_t timeout_ns) {
     auto& own = nb::cast<Device&>(device);
-    const auto made = [&] {
-        const Unlocked unlocked;  // the device may make it wait
+    return on_devices(std::move(device), [&] {
         return new DevicePlan(std::move(tables), own, launches, segments, abort, timeout_ns);
-    };
-    return {made(), [kept = std::make_shared<Function>(std::move(device))](DevicePlan* plan) {
-                if (is_python_ending()) return;  // as all memory of devices
-                const Unlocked unlocked;
-                delete plan;
-            }};
+    });
 }
 
-// A plan on a device, the kernels that run and divide, and the table of registered memory.
-using PlaceRow = std::tuple<std::shared_ptr<DevicePlan>, Address, Address, Address>;
+std::shared_ptr<MemoryIndex> make_index(
+    int ranks, nb::typed<nb::object, std::vector<std::pair<int, Device*>>> devices) {
+    const auto own = nb::cast<std::vector<std::pair<int, Device*>>>(devices);
+    return on_devices(std::move(devices), [&] { return new MemoryIndex(ranks, own); });
+}
 
-void make_call(PlanCall* self, std::shared_ptr<CallOrder> order, const std::vector<PlaceRow>& rows,
-               unsigned threads, bool together, nb::object keeps) {
+// A plan on a device, and the kernels that run and divide.
+using PlaceRow = std::tuple<std::shared_ptr<DevicePlan>, Address, Address>;
+
+void make_call(PlanCall* self, std::shared_ptr<CallOrder> order, std::shared_ptr<MemoryIndex> memory,
+               const std::vector<PlaceRow>& rows, unsigned threads, bool together,
+               nb::object keeps) {
     std::vector<PlanCall::Place> places;
-    for (const auto& [plan, run, divide, shifts] : rows) {
-        places.push_back({plan, run, divide, shifts});
-    }
+    for (const auto& [plan, run, divide] : rows) places.push_back({plan, run, divide});
     const auto kept = for_streams(std::move(keeps));
     const Unlocked unlocked;  // who has the turn may need Python's lock to end it
-    new (self) PlanCall(std::move(order), std::move(places), threads, together, kept);
+    new (self) PlanCall(std::move(order), std::move(memory), std::move(places), threads, together);
+    self->keep(kept);
 }
 
-// A rank, and of its input, output and scratch the address, and the number for peers.
-using MemoryRow = std::pair<int, std::array<std::pair<Address, std::uint16_t>, 3>>;
+// A rank, and of its input and output the address and the bytes.
+using BuffersRow = std::tuple<int, Address, std::uint64_t, Address, std::uint64_t>;
 
-void lay_out(PlanCall& self, std::int64_t item_bytes, std::int64_t count,
-             const std::vector<MemoryRow>& rows, std::uint64_t factor, Address factor_at) {
-    std::vector<RankMemory> memories;
-    for (const auto& [rank, pieces] : rows) {
-        auto& own = memories.emplace_back(RankMemory{rank, {}, {}});
-        for (std::size_t m = 0; m < pieces.size(); ++m) {
-            std::tie(own.addresses[m], own.registered.number[m]) = pieces[m];
-        }
+bool lay_out(PlanCall& self, std::int64_t item_bytes, std::int64_t count,
+             const std::vector<BuffersRow>& rows, std::uint64_t factor, Address factor_at) {
+    std::vector<RankBuffers> buffers;
+    for (const auto& [rank, input, input_bytes, output, output_bytes] : rows) {
+        buffers.push_back({rank, {input, output}, {input_bytes, output_bytes}});
     }
-    self.lay_out({item_bytes, count, &memories, factor, factor_at});
+    const Unlocked unlocked;  // a device may make it wait
+    return self.lay_out({item_bytes, count, &buffers, factor, factor_at});
+}
+
+StartOutcome start(DeviceCalls& self, int kind, bool in_place, int root, int dtype, int op,
+                   std::uint64_t size_bytes, std::int64_t item_bytes, std::int64_t count,
+                   Address input, std::uint64_t input_bytes, Address output,
+                   std::uint64_t output_bytes, Address stream, bool recorded,
+                   std::optional<std::uint64_t> factor, Address factor_at, nb::object keeps) {
+    std::shared_ptr<void> kept;
+    if (!keeps.is_none()) kept = for_streams(std::move(keeps));
+    // A device may make it wait for another thread's launch, which needs Python's lock.
+    const Unlocked unlocked;
+    return self.start({kind, in_place, root}, {dtype, op, factor || factor_at != 0}, size_bytes,
+                      {item_bytes, count, nullptr, factor.value_or(0), factor_at},
+                      {0, {input, output}, {input_bytes, output_bytes}}, stream, recorded, kept);
 }
 
 nb::list stuck(const DevicePlan& self) {
@@ -218,7 +246,12 @@ void define_device_plans(nb::module_& m) {
              "How a call of `count` elements a block is cut into tiles. R503, R506.")
         .def("scratch_bytes",
              [](const PlanTables& self, std::int64_t item_bytes, std::int64_t count) {
-                 return self.numbers.scratch_bytes(item_bytes, count);
+                 std::vector<std::int64_t> bytes;
+                 for (std::size_t rank = 0; rank < self.numbers.scratch_chunks.size(); ++rank) {
+                     bytes.push_back(self.numbers.scratch_bytes(static_cast<int>(rank), item_bytes,
+                                                                count));
+                 }
+                 return bytes;
              },
              "item_bytes"_a, "count"_a, "The bytes that a call needs of each rank's scratch.");
     nb::class_<DevicePlan>(m, "DevicePlan", "A plan on a device of this process.")
@@ -229,16 +262,68 @@ void define_device_plans(nb::module_& m) {
              "Frees its memory, also if calls are still there, which can't be started afterwards.")
         .def("stuck", &stuck, nb::sig("def stuck(self) -> list[dict[str, int]]"),
              "The reports of the blocks that have given up.");
+    const nb::call_guard<Unlocked> unlocked;
+    nb::class_<MemoryIndex>(m, "MemoryIndex",
+                            "What calls look up of the memory of this process's ranks.")
+        .def(nb::new_(&make_index), "ranks"_a, "devices"_a, "devices: of this process's ranks.")
+        .def("add", &MemoryIndex::add, "address"_a, "size_bytes"_a, "shifts"_a, unlocked,
+             "Registers memory that all ranks have mapped. shifts: for each rank, what to add to an "
+             "address of it for its address there.")
+        .def("add_scratch", &MemoryIndex::add_scratch, "rank"_a, "address"_a, "size_bytes"_a,
+             "all_read"_a, unlocked, "Those that all ranks read are larger than those before.");
     nb::class_<PlanCall>(m, "PlanCall", "A call of a plan, which can be started many times.")
-        .def("__init__", &make_call, "order"_a, "places"_a, "threads"_a, "together"_a, "keeps"_a,
-             "places: a plan on a device, its kernels there, and the table of registered memory.")
-        .def("lay_out", &lay_out, "item_bytes"_a, "count"_a, "memories"_a, "factor"_a = 0,
+        .def("__init__", &make_call, "order"_a, "memory"_a, "places"_a, "threads"_a, "together"_a,
+             "keeps"_a, "places: a plan on a device, and its kernels there.")
+        .def("lay_out", &lay_out, "item_bytes"_a, "count"_a, "buffers"_a, "factor"_a = 0,
              "factor_at"_a = 0,
-             "memories: of a rank, the addresses of input, output and scratch, and their numbers "
-             "for peers. R503, R506.")
+             "buffers: of a rank, the address and the bytes of its input, and of its output. False "
+             "if a rank has too little scratch. R503, R506.")
         .def("start", &PlanCall::start, "streams"_a, "recorded"_a, nb::call_guard<Unlocked>(),
              "Starts the call on a stream for each launch of each place. recorded: whether the next "
              "call has to wait for this one. False, without a launch, if a call was given up.");
+    nb::enum_<StartOutcome>(m, "StartOutcome", nb::is_arithmetic(),
+                            "What became of a call. STARTED: 0; otherwise nothing was started.")
+        .value("STARTED", StartOutcome::kStarted)
+        .value("GIVEN_UP", StartOutcome::kGivenUp)
+        .value("LACKS_PROGRAM", StartOutcome::kLacksProgram)
+        .value("LACKS_SCRATCH", StartOutcome::kLacksScratch);
+    nb::class_<DeviceCalls>(m, "DeviceCalls",
+                            "The calls of a rank of a communicator on a device, for any threads. "
+                            "Kinds, types and operations are any numbers; `root` is 0 if there is "
+                            "none.")
+        .def(nb::init<std::shared_ptr<CallOrder>, std::shared_ptr<MemoryIndex>, int, unsigned, bool>(),
+             "order"_a, "memory"_a, "rank"_a, "threads"_a, "together"_a, unlocked)
+        .def("add_plan", &DeviceCalls::add_plan, "plan"_a, unlocked,
+             "Returns its number: 0, 1 and so on.")
+        .def("set_table",
+             [](DeviceCalls& self, int kind, bool in_place, int root,
+                std::vector<std::uint64_t> ends, std::vector<int> plans) {
+                 self.set_table({kind, in_place, root}, std::move(ends), std::move(plans));
+             },
+             "kind"_a, "in_place"_a, "root"_a, "ends"_a, "plans"_a, unlocked,
+             "The calls of a kind run plans[k] up to ends[k] bytes of the largest buffer of any "
+             "rank; the last end is 2**64 - 1.")
+        .def("set_program",
+             [](DeviceCalls& self, int plan, int dtype, int op, bool scales, Address run,
+                Address divide) { self.set_program(plan, {dtype, op, scales}, run, divide); },
+             "plan"_a, "dtype"_a, "op"_a, "scales"_a, "run"_a, "divide"_a, unlocked,
+             "The addresses of a plan's kernels; divide: 0 unless calls divide at the end.")
+        .def("plan_of",
+             [](const DeviceCalls& self, int kind, bool in_place, int root,
+                std::uint64_t size_bytes) {
+                 return self.plan_of({kind, in_place, root}, size_bytes);
+             },
+             "kind"_a, "in_place"_a, "root"_a, "size_bytes"_a, unlocked,
+             "The number of the plan that runs a call.")
+        .def("start", &start, "kind"_a, "in_place"_a, "root"_a, "dtype"_a, "op"_a, "size_bytes"_a,
+             "item_bytes"_a, "count"_a, "input"_a, "input_bytes"_a, "output"_a, "output_bytes"_a,
+             "stream"_a, "recorded"_a, "factor"_a.none() = nb::none(), "factor_at"_a = 0,
+             "keeps"_a.none() = nb::none(),
+             "Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any "
+             "rank. count: elements of a block. input, output: addresses, or 0. recorded: whether "
+             "the next call has to wait for this one. factor: the bits of a number, or the address "
+             "of one, by which inputs are multiplied. keeps: what must live until the kernel has "
+             "ended. R503, R506.");
 }
 
 }  // namespace sley

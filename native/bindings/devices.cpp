@@ -9,7 +9,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,7 +26,6 @@
 #include "devices/deferred_free.hpp"
 #include "devices/processes.hpp"
 #include "devices/threads_device.hpp"
-#include "torch/dlpack.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -39,30 +37,6 @@ std::tuple<std::vector<Address>, Address, Lease> window(const std::vector<CudaDe
                                                         std::size_t bytes) {
     auto made = CudaDevice::window(devices, bytes);
     return {std::move(made.parts), made.switched, Lease({0, std::move(made.owner)})};
-}
-
-// Of a tensor that another library lends by DLPack: the address of its first element, shape, strides
-// in elements (none: no gaps), the code and the bits of its elements' type (0 bits for vectors), and
-// whether it may be written. The capsule isn't used up.
-using Lent = std::tuple<Address, std::vector<std::int64_t>,
-                        std::optional<std::vector<std::int64_t>>, int, int, bool>;
-
-Lent lent_by(nb::capsule capsule) {
-    const bool is_versioned = std::strcmp(capsule.name(), "dltensor_versioned") == 0;
-    const auto& versioned = *static_cast<const dlpack::VersionedTensor*>(capsule.data());
-    const auto& tensor =
-        is_versioned ? versioned.tensor : *static_cast<const dlpack::Tensor*>(capsule.data());
-    const auto numbers = [&tensor](const std::int64_t* first) {
-        return std::vector<std::int64_t>(first, first + tensor.ndim);
-    };
-    std::optional<std::vector<std::int64_t>> strides;
-    if (tensor.strides != nullptr) strides = numbers(tensor.strides);
-    return {reinterpret_cast<Address>(tensor.data) + tensor.byte_offset,
-            numbers(tensor.shape),
-            strides,
-            tensor.dtype.code,
-            tensor.dtype.lanes == 1 ? tensor.dtype.bits : 0,
-            !is_versioned || (versioned.flags & dlpack::kReadOnly) == 0};
 }
 
 // Objects that streams have let go, which Python's main thread drops as soon as it can, or whoever
@@ -128,7 +102,10 @@ nb::object sley_error_of(const std::exception_ptr& error) {
         return of("sley.engine.devices.threads", "too_few")(e.wanted, e.started);
     } catch (const Refusal& e) {
         const nb::object rule = of("sley.errors.catalog", "all_rules")()[e.rule];
-        return rule.attr("error")("expected"_a = e.expected, "found"_a = e.found);
+        nb::list places;
+        if (!e.place.empty()) places.append(of("sley.errors", "Place")("detail"_a = e.place));
+        return rule.attr("error")("expected"_a = e.expected, "found"_a = e.found, "at"_a = places,
+                                  "remedy"_a = e.remedy);
     } catch (const Told& e) {
         nb::list refusals;
         for (const auto& each : e.refusals) refusals.append(nb::bytes(each.data(), each.size()));
@@ -163,9 +140,6 @@ void define_devices(nb::module_& m) {
              "address"_a, "size_bytes"_a, "Bytes of memory of the host, which keep this object.");
     m.def("start_cuda", &cuda::start, nb::call_guard<Unlocked>(),
           "Loads and starts NVIDIA's driver; RuntimeError if there is none.");
-    m.def("lent_by", &lent_by, "capsule"_a,
-          "Of a tensor in a capsule of DLPack: address, shape, strides in elements, the code and the "
-          "bits of its type, and whether it may be written.");
 
     const nb::call_guard<Unlocked> unlocked;
     nb::class_<Device>(m, "Device",
@@ -189,12 +163,11 @@ void define_devices(nb::module_& m) {
                          const auto identity = self.identity();
                          return nb::bytes(identity.data(), identity.size());
                      })
-        .def("check_lines",
-             [](const Device& self, const nb::bytes& identity, int rank) {
-                 self.check_lines({identity.c_str(), identity.size()}, rank);
+        .def("carries_lines",
+             [](const Device& self, const nb::bytes& identity) {
+                 return self.carries_lines({identity.c_str(), identity.size()});
              },
-             "identity"_a, "rank"_a,
-             "K523 if lines don't arrive whole on a device in another process.")
+             "identity"_a)
         .def("write",
              [](Device& self, Address to, const Array<const std::uint8_t>& data) {
                  self.write(to, data.data(), data.size());
@@ -205,6 +178,7 @@ void define_devices(nb::module_& m) {
                  self.read(data.data(), from, data.size());
              },
              "data"_a, "source"_a, unlocked)
+        .def("lends", &Device::lends, "address"_a, "other"_a, unlocked)
         .def("stream", [](Device& self) -> Lease { return self.stream(); }, unlocked)
         .def("launch",
              [](const Device& self, const LaunchRow& row, Address stream) {
@@ -241,8 +215,6 @@ void define_devices(nb::module_& m) {
         .def_prop_ro("device", &CudaDevice::device)
         .def_prop_ro("context", &CudaDevice::context)
         .def("reach", &CudaDevice::reach, "other"_a, unlocked)
-        .def("has_atomics_to", &CudaDevice::has_atomics_to, "device"_a, unlocked)
-        .def("lends", &CudaDevice::lends, "address"_a, "other"_a, unlocked)
         .def("place_of", &CudaDevice::place_of, "address"_a, unlocked)
         .def("has_multicast", &CudaDevice::has_multicast, unlocked)
         .def_static("window", &window, "devices"_a, "size_bytes"_a, unlocked,

@@ -55,6 +55,7 @@ NB_MODULE(_native, m) {
     sley::define_network(m);
     sley::define_devices(m);
     sley::define_device_plans(m);
+    sley::define_views(m);
     sley::define_processes(m);
     sley::define_ready(m);
     sley::define_tensors(m);

@@ -54,17 +54,6 @@ private:
     std::array<std::array<Row, kSizes>, kCodes> rows_;
 };
 
-bool has_gaps(const dlpack::Tensor& tensor) {
-    if (tensor.strides == nullptr) return false;
-    std::int64_t expected = 1;
-    for (std::int32_t d = tensor.ndim - 1; d >= 0; --d) {
-        if (tensor.shape[d] == 1) continue;
-        if (tensor.strides[d] != expected) return true;
-        expected *= tensor.shape[d];
-    }
-    return false;
-}
-
 // What the options object of a call says, by the attributes that its kind has.
 struct Options {
     bool is_plain = false;  // neither asynchronous nor with a timeout of its own
@@ -175,8 +164,7 @@ private:
         if (type.number == kNone) return false;
         out.type = static_cast<DataType>(type.number);
         out.item = tensor.dtype.bits / 8;
-        out.count = 1;
-        for (std::int32_t d = 0; d < tensor.ndim; ++d) out.count *= tensor.shape[d];
+        out.count = elements(tensor);
         if (out.count == 0) return false;
         out.element = type.element;
         out.start = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;

@@ -73,7 +73,7 @@ OrderedCall::OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> st
 
 bool OrderedCall::start(const std::vector<Device::Stream>& streams, bool recorded) {
     if (streams.size() != starts_.size()) throw std::invalid_argument("a stream for each start");
-    if (order_->abort_->load(std::memory_order_relaxed) != 0) return false;
+    if (order_->is_given_up()) return false;
     if (starts_.empty()) return true;
     cuda::Current current(starts_.front().device->context());
     const auto for_each = [&](const auto& what) {

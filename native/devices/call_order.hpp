@@ -36,6 +36,8 @@ public:
     // for all work of the devices: no event tells that a graph runs. Throws what kernels threw.
     void wait() const;
 
+    bool is_given_up() const { return abort_->load(std::memory_order_relaxed) != 0; }
+
 private:
     friend class OrderedCall;
 

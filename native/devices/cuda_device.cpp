@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "devices/deferred_free.hpp"
-#include "devices/refusal.hpp"
 
 namespace sley {
 namespace {
@@ -123,24 +122,17 @@ std::optional<cuda::Device> CudaDevice::device_with(const std::string& wanted) c
     return {};
 }
 
-void CudaDevice::check_lines(const std::string& identity, int rank) const {
+bool CudaDevice::carries_lines(const std::string& identity) const {
     const auto other = device_with(identity);
-    if (other && has_atomics_to(*other)) return;
-    throw Refusal("K523", "a link with native atomics, for LL128",
-                  "one without, from " + name_ + " to the device of rank " + std::to_string(rank) +
-                      ", in another process");
-}
-
-bool CudaDevice::has_atomics_to(cuda::Device other) const {
-    if (other == device_) return true;
+    if (!other || *other == device_) return other.has_value();
     int value = 0;
     call(cuDeviceGetP2PAttribute, {"asking for the link from " + name_ + " to another device"},
-         &value, kNativeAtomics, device_, other);
+         &value, kNativeAtomics, device_, *other);
     return value != 0;
 }
 
-bool CudaDevice::lends(Pointer address, const CudaDevice& other) const {
-    const Current current(other.context_);
+bool CudaDevice::lends(Pointer address, const sley::Device& other) const {
+    const Current current(other.context());
     for (const int which : {kIpcCapable, kAccessFlags}) {
         std::uint64_t value = 0;  // wide enough for each attribute
         call(cuPointerGetAttribute, {"asking for memory of ", name_}, static_cast<void*>(&value),

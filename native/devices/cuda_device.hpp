@@ -35,7 +35,8 @@ public:
     // The CUDA that the driver supports: 13010 for 13.1.
     static int driver_version();
 
-    const std::string& name() const { return name_; }
+    int ordinal() const { return ordinal_; }
+    const std::string& name() const override { return name_; }
     const cuda::Uuid& uuid() const { return uuid_; }
     int multiprocessors() const { return multiprocessors_; }
     std::pair<int, int> capability() const { return capability_; }
@@ -57,11 +58,8 @@ public:
     // Lets kernels on this device access all memory of cuMemAlloc on another, and what it allocates
     // for several processes from now on.
     void reach(CudaDevice& other);
-    // Whether the link to a device has native atomics: NVLink has.
-    bool has_atomics_to(cuda::Device other) const;
-    // Whether another device, which reaches this one, can access memory of the caller's on it: peer
-    // access covers what has a handle of CUDA IPC; for other memory the driver tells.
-    bool lends(cuda::Pointer address, const CudaDevice& other) const;
+    // Peer access covers what has a handle of CUDA IPC; for other memory the driver tells.
+    bool lends(cuda::Pointer address, const Device& other) const override;
     // The number of the device whose memory an address is; none if the driver doesn't know it.
     std::optional<int> place_of(cuda::Pointer address) const;
     bool has_multicast() const;
@@ -71,8 +69,9 @@ public:
     int export_memory(const Resource& memory) const override;
     Resource attach(int descriptor, std::size_t bytes) override;
     std::string identity() const override { return {uuid_.bytes, sizeof uuid_.bytes}; }
-    // The driver tells nothing of links to devices that this process doesn't see.
-    void check_lines(const std::string& identity, int rank) const override;
+    // Links with native atomics do, which NVLink has. The driver tells nothing of links to devices that
+    // this process doesn't see.
+    bool carries_lines(const std::string& identity) const override;
 
     // code: a cubin or a fat binary. Kernels stay loaded until the process ends, since a CUDA graph
     // may hold them.

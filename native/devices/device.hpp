@@ -60,15 +60,19 @@ public:
     virtual int export_memory(const Resource& memory) const = 0;
     // The memory of a descriptor, which stays the caller's.
     virtual Resource attach(int descriptor, std::size_t bytes) = 0;
-    // Equal for the same hardware, in all processes.
+    virtual const std::string& name() const = 0;
+    // By what devices of other processes know it.
     virtual std::string identity() const = 0;
-    // Throws Refusal (K523) if the 128 bytes that a warp on this device stores at once, which LL128
-    // relies on, don't arrive as a whole in memory of the device with this identity, of a rank in
-    // another process.
-    virtual void check_lines(const std::string& identity, int rank) const = 0;
+    // Whether the 128 bytes that a warp on this device stores at once, which LL128 relies on, arrive
+    // as a whole in memory of the device with this identity.
+    virtual bool carries_lines(const std::string& identity) const = 0;
 
     virtual void write(std::uintptr_t to, const void* from, std::size_t bytes) = 0;
     virtual void read(void* to, std::uintptr_t from, std::size_t bytes) = 0;
+
+    // Whether another device of the process, which reaches this one, can access the caller's memory
+    // at an address of this one.
+    virtual bool lends(std::uintptr_t address, const Device& other) const = 0;
 
     virtual Resource stream() = 0;
     // Waits for a stream; without one for all.

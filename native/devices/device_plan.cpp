@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
-#include <stdexcept>
 
 namespace sley {
 namespace {
@@ -99,30 +98,22 @@ DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
     setup_.ranks = static_cast<layout::i32>(numbers.scratch_chunks.size());
 }
 
-void DevicePlan::lay_out(const CallValues& values, std::uint64_t shifts,
-                         layout::Call& call) const {
-    call.setup = setup_;
-    plan_->numbers.cut(values.item_bytes, values.count, call.setup);
-    set(call.setup.shifts, shifts);
-    call.setup.factor = values.factor;
-    set(call.setup.factor_at, values.factor_at);
-    const auto front = static_cast<std::uint64_t>(plan_->numbers.front_bytes());
-    for (const auto& own : *values.memories) {
-        if (own.rank < 0 || own.rank >= setup_.ranks) {
-            throw std::invalid_argument("memory of an unknown rank");
-        }
-        auto& memory = call.buffers[own.rank].memory;
-        for (int m = 0; m < 3; ++m) {
-            set(memory[m], own.addresses[m] + (m == layout::kScratch ? front : 0));
-        }
-        call.registered[own.rank] = own.registered;
-    }
+void DevicePlan::lay_out(const CallValues& values, layout::Setup& setup) const {
+    setup = setup_;
+    plan_->numbers.cut(values.item_bytes, values.count, setup);
+    setup.factor = values.factor;
+    set(setup.factor_at, values.factor_at);
 }
 
-void DevicePlan::turn_to(const Group& group, layout::Setup& setup) const {
+void DevicePlan::turn_to(const Group& group, std::uint64_t shifts, layout::Setup& setup) const {
     setup.blocks = setup_.blocks + group.first_block;
+    setup.peers = setup_.peers;
+    setup.instructions = setup_.instructions;
+    setup.conditions = setup_.conditions;
     setup.divisions = setup_.divisions + group.first_division;
     setup.division_count = static_cast<layout::i32>(group.divisions);
+    setup.homes = setup_.homes;
+    set(setup.shifts, shifts);
 }
 
 std::vector<std::pair<const layout::Block*, layout::Report>> DevicePlan::stuck() const {

@@ -13,18 +13,16 @@
 
 namespace sley {
 
-// A rank's memories in a call: the addresses of its input, output and scratch, 0 for none, and
-// their numbers in the table `layout::Setup::shifts`.
-struct RankMemory {
+// A rank's input and output in a call; in place: its data alone. The others have address 0.
+struct RankBuffers {
     int rank;
-    std::uint64_t addresses[3];
-    layout::Registrations registered;
+    std::uint64_t addresses[2], bytes[2];
 };
 
 // What calls differ in; see layout::Setup.
 struct CallValues {
     std::int64_t item_bytes = 0, count = 0;
-    const std::vector<RankMemory>* memories = nullptr;  // of the ranks of this process
+    const std::vector<RankBuffers>* buffers = nullptr;  // of the ranks of this process
     std::uint64_t factor = 0, factor_at = 0;
 };
 
@@ -45,11 +43,13 @@ public:
     };
     const std::vector<Group>& groups() const { return groups_; }
     const Device& device() const { return device_; }
+    const PlanNumbers& numbers() const { return plan_->numbers; }
     std::size_t blocks() const { return blocks_.size(); }
 
-    // The argument of a call's launches but for what these differ in. Throws Refusal.
-    void lay_out(const CallValues& values, std::uint64_t shifts, layout::Call& call) const;
-    void turn_to(const Group& group, layout::Setup& setup) const;
+    // What all launches of a call, on whatever devices, have in common. Throws Refusal.
+    void lay_out(const CallValues& values, layout::Setup& setup) const;
+    // What is a launch's own. shifts: the device's table of registered memory.
+    void turn_to(const Group& group, std::uint64_t shifts, layout::Setup& setup) const;
 
     // Frees the tables and reports. Calls can't be started afterwards.
     void free() { tables_ = reports_ = {}; }

@@ -116,7 +116,11 @@ void MemoryExchange::attach_others(const std::vector<std::size_t>& sizes, Made& 
                               std::to_string(offer.bytes) + " bytes");
             }
             for (auto& [device, row] : made.found) {
-                if (has_lines_) device->check_lines(offer.identity, rank);
+                if (has_lines_ && !device->carries_lines(offer.identity)) {
+                    throw Refusal("K523", "a link with native atomics, for LL128",
+                                  "one without, from " + device->name() + " to the device of rank " +
+                                      std::to_string(rank) + ", in another process");
+                }
                 attached_.push_back(device->attach(found.at(rank).fd(), allocated(sizes[r])));
                 row[r] = attached_.back().address;
             }

@@ -7,6 +7,7 @@
 
 #include "devices/call_order.hpp"
 #include "devices/device_plan.hpp"
+#include "devices/memory_index.hpp"
 
 namespace sley {
 
@@ -14,21 +15,24 @@ namespace sley {
 // one thread at a time.
 class PlanCall {
 public:
-    // A plan on a device, the addresses of its kernels there (divide: 0 if calls divide nothing at
-    // the end), and of the device's table of registered memory.
+    // A plan on a device, and the addresses of its kernels there; divide: 0 if calls divide nothing
+    // at the end.
     struct Place {
         std::shared_ptr<const DevicePlan> plan;
         std::uintptr_t run, divide;
-        std::uint64_t shifts;
     };
 
-    // threads: of a block. together: whether all blocks of a launch must be resident. keeps: see
-    // Launch.
-    PlanCall(std::shared_ptr<CallOrder> order, std::vector<Place> places, unsigned threads,
-             bool together, const std::shared_ptr<void>& keeps);
+    // memory: of the same ranks. threads: of a block. together: whether all blocks of a launch must
+    // be resident.
+    PlanCall(std::shared_ptr<CallOrder> order, std::shared_ptr<MemoryIndex> memory,
+             std::vector<Place> places, unsigned threads, bool together);
 
-    // Throws Refusal. Runs that were started before are as they were.
-    void lay_out(const CallValues& values);
+    // False if a rank has too little scratch: then the call can't be started. Throws Refusal. Runs
+    // that were started before are as they were.
+    bool lay_out(const CallValues& values);
+
+    // What later starts keep until their kernels have ended: see Launch.
+    void keep(const std::shared_ptr<void>& what);
 
     // See OrderedCall. A stream for each launch of each place.
     bool start(const std::vector<Device::Stream>& streams, bool recorded) {
@@ -36,9 +40,20 @@ public:
     }
 
 private:
+    // A rank's memories, and their numbers for peers.
+    struct Found {
+        std::size_t rank;
+        layout::Buffers buffers;
+        layout::Registrations registered;
+    };
+
+    // Adds a rank's to those found; false if it has too little scratch.
+    bool look_up(const RankBuffers& own, const CallValues& values);
+
+    std::shared_ptr<MemoryIndex> memory_;
     std::vector<Place> places_;
     OrderedCall call_;
-    layout::Call argument_{};
+    std::vector<Found> found_;
 };
 
 }  // namespace sley

@@ -122,17 +122,14 @@ std::int64_t PlanNumbers::front_bytes() const {
     return misplaced ? round_up(2 * data_chunks * kUnitBytes, kScratchAlignment) : 0;
 }
 
-std::vector<std::int64_t> PlanNumbers::scratch_bytes(std::int64_t item_bytes,
-                                                     std::int64_t count) const {
-    std::vector<std::int64_t> bytes;
-    const std::int64_t chunk = longest_chunk(item_bytes, count);
-    for (const std::int64_t number : scratch_chunks) {
-        std::int64_t size = 0;
-        const bool is_beyond = __builtin_mul_overflow(chunk, number * item_bytes, &size) ||
-                               __builtin_add_overflow(size, front_bytes(), &size);
-        bytes.push_back(is_beyond ? std::numeric_limits<std::int64_t>::max() : size);
-    }
-    return bytes;
+std::int64_t PlanNumbers::scratch_bytes(int rank, std::int64_t item_bytes,
+                                        std::int64_t count) const {
+    const std::int64_t number = scratch_chunks.at(static_cast<std::size_t>(rank));
+    std::int64_t size = 0;
+    const bool is_beyond =
+        __builtin_mul_overflow(longest_chunk(item_bytes, count), number * item_bytes, &size) ||
+        __builtin_add_overflow(size, front_bytes(), &size);
+    return is_beyond ? std::numeric_limits<std::int64_t>::max() : size;
 }
 
 std::string PlanTables::to_bytes() const {

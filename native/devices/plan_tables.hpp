@@ -42,9 +42,9 @@ struct PlanNumbers {
     // each chunk of its input and output, for the last elements of a longer chunk there.
     std::int64_t front_bytes() const;
 
-    // The bytes that a call needs of each rank's scratch, with its front; the largest number for
-    // more than any.
-    std::vector<std::int64_t> scratch_bytes(std::int64_t item_bytes, std::int64_t count) const;
+    // The bytes that a call needs of a rank's scratch, with its front; the largest number for more
+    // than any.
+    std::int64_t scratch_bytes(int rank, std::int64_t item_bytes, std::int64_t count) const;
 
 private:
     std::int64_t least_bytes() const;

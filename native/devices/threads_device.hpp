@@ -41,10 +41,13 @@ public:
     int export_memory(const Resource& memory) const override;
     // Throws Refusal (K514) for a descriptor of no memory.
     Resource attach(int descriptor, std::size_t bytes) override;
-    std::string identity() const override { return ""; }
-    void check_lines(const std::string&, int) const override {}  // a line's flag comes after its data
+    const std::string& name() const override { return name_; }
+    std::string identity() const override { return name_; }
+    // On CPUs a line's flag is stored after its data.
+    bool carries_lines(const std::string&) const override { return true; }
     void write(std::uintptr_t to, const void* from, std::size_t bytes) override;
     void read(void* to, std::uintptr_t from, std::size_t bytes) override;
+    bool lends(std::uintptr_t, const Device&) const override { return true; }
 
     // The address of a function of a shared object, which stays loaded until the process ends.
     // Throws std::invalid_argument if there is none.
@@ -63,6 +66,7 @@ public:
     void launch(const Launch& launch, Stream stream) const override;
 
 private:
+    const std::string name_ = "threads";
     mutable std::mutex lock_;
     std::vector<std::weak_ptr<ThreadsStream>> streams_;
 };

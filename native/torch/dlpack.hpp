@@ -10,7 +10,7 @@ struct Device {
     std::int32_t type;
     std::int32_t id;
 };
-constexpr std::int32_t kCpu = 1;
+constexpr std::int32_t kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
 
 struct DataType {
     std::uint8_t code;
@@ -27,6 +27,24 @@ struct Tensor {
     std::int64_t* strides;  // null: none, the tensor has no gaps
     std::uint64_t byte_offset;
 };
+
+inline std::int64_t elements(const Tensor& tensor) {
+    std::int64_t product = 1;
+    for (std::int32_t d = 0; d < tensor.ndim; ++d) product *= tensor.shape[d];
+    return product;
+}
+
+// Whether elements don't lie side by side, in the order of their indices.
+inline bool has_gaps(const Tensor& tensor) {
+    if (tensor.strides == nullptr || elements(tensor) == 0) return false;
+    std::int64_t expected = 1;
+    for (std::int32_t d = tensor.ndim - 1; d >= 0; --d) {
+        if (tensor.shape[d] == 1) continue;
+        if (tensor.strides[d] != expected) return true;
+        expected *= tensor.shape[d];
+    }
+    return false;
+}
 
 // What a Python capsule "dltensor_versioned" points to; a "dltensor" begins with the tensor.
 struct VersionedTensor {

@@ -356,6 +356,14 @@ def test_choose_takes_what_auto_leaves_open() -> None:
     assert (choice.options.protocol, choice.options.instances) == (sley.Protocol.LL, 2)
 
 
+def test_plans_of_too_many_blocks_are_left_out() -> None:
+    few = sley.choose(RING, "64M", NDV4, most_blocks=4, channels=[1], schedule="msccl").ranges[0]
+    assert few.plan.blocks_per_rank == few.options.instances == 4, "none was merged"
+    pairs = sley.algorithms.all_pairs_allreduce(8)
+    least = sley.choose(pairs, "1K", NDV4, most_blocks=4, allocate="connection").ranges[0]
+    assert least.plan.blocks_per_rank == sley.compile(pairs).blocks_per_rank > 4
+
+
 @pytest.mark.parametrize("options", [{}, {"per_chunk": True, "slots": 2}])
 def test_candidates_are_the_plans_that_their_options_compile_to(options: dict[str, Any]) -> None:
     tried = {"instances": (1, 2), "channels": (1, 2)}

@@ -15,7 +15,7 @@
 
 #include "devices/call_order.hpp"
 #include "devices/deferred_free.hpp"
-#include "devices/plan_call.hpp"
+#include "devices/device_calls.hpp"
 #include "devices/threads_device.hpp"
 
 namespace sley::devices_test {
@@ -231,14 +231,22 @@ std::uint64_t address_of(Row* row) {
 }
 
 // What kernels were called with.
-std::vector<std::pair<std::string, layout::Call>> g_calls;
+struct NotedCall {
+    std::string name;
+    layout::Call call;
+    bool keeps;  // whether the kernel keeps something
+};
+std::vector<NotedCall> g_calls;
 
+// Lends no memory at odd addresses.
 class NotingCalls : public ThreadsDevice {
     void launch(const Launch& launch, Stream) const override {
         expect(launch.call.size() == sizeof(layout::Call), "an argument of another size");
-        auto& call = g_calls.emplace_back(launch.name, layout::Call{}).second;
+        auto& call = g_calls.emplace_back(
+            NotedCall{launch.name, layout::Call{}, launch.keeps != nullptr}).call;
         std::memcpy(&call, launch.call.data(), sizeof call);
     }
+    bool lends(std::uintptr_t address, const Device&) const override { return address % 2 == 0; }
 };
 
 void check_plans() {
@@ -247,17 +255,21 @@ void check_plans() {
     const auto plan = std::make_shared<DevicePlan>(
         two_ranks(), device, std::vector<std::vector<int>>{{0}, {1}},
         std::vector<std::uint64_t>{1000, 2000}, address_of(&abort), 7);
-    PlanCall call(std::make_shared<CallOrder>(&abort), {{plan, 1, 2, 5}}, 32, true, nullptr);
-    std::vector<RankMemory> memories{{0, {10, 20, 0}, {}}, {1, {30, 40, 50}, {{1, 0, 0}}}};
+    const auto memory = std::make_shared<MemoryIndex>(
+        2, std::vector<std::pair<int, Device*>>{{0, &device}, {1, &device}});
+    PlanCall call(std::make_shared<CallOrder>(&abort), memory, {{plan, 1, 2}}, 32, true);
+    const std::vector<RankBuffers> buffers{{0, {10, 20}, {}}, {1, {30, 40}, {}}};
+    expect(!call.lay_out({4, 8, &buffers, 0, 0}), "a call without its scratch");
+    memory->add_scratch(1, 60, 2016, false);
     const auto stream = device.stream();
     const std::vector<Device::Stream> streams(2, stream.address);
     for (const std::int64_t count : {1001, 8}) {  // the second call's numbers replace the first's
-        call.lay_out({4, count, &memories, 0, 0});
+        expect(call.lay_out({4, count, &buffers, 0, 0}), "a call lacks what is there");
         expect(call.start(streams, true), "a call was given up");
     }
-    expect(g_calls.size() == 6 && g_calls[2].first == "sley_divide", "other launches");
+    expect(g_calls.size() == 6 && g_calls[2].name == "sley_divide", "other launches");
     for (std::size_t k = 0; k < g_calls.size(); ++k) {
-        const auto& [setup, buffers, registered] = g_calls[k].second;
+        const auto& [setup, memories, registered] = g_calls[k].call;
         const bool is_second = k % 3 != 0;
         const auto& block = setup.blocks[0];
         expect(block.rank == is_second && setup.blocks[is_second].number == is_second, "a block");
@@ -268,27 +280,152 @@ void check_plans() {
                    setup.tiles == 1 && setup.left_over == (k < 3 ? 1 : 0),
                "a cut");
         expect(setup.division_count == is_second && setup.ranks == 2, "a number");
-        expect(address_of(buffers[1].memory[layout::kScratch]) == 50 &&
-                   registered[1].number[0] == 1 && address_of(setup.shifts) == 5,
+        expect(address_of(memories[1].memory[layout::kScratch]) == 60 &&
+                   address_of(memories[1].memory[layout::kOutput]) == 40 &&
+                   address_of(setup.shifts) == memory->table(device),
                "a memory");
     }
-    auto* report = g_calls[1].second.setup.blocks[1].report;
+    auto* report = g_calls[1].call.setup.blocks[1].report;
     report->step = 3;
     report->status = 1;
     const auto stuck = plan->stuck();
     expect(stuck.size() == 1 && stuck[0].first->number == 1 && stuck[0].second.step == 3,
            "a report");
     try {
-        call.lay_out({4, std::int64_t{1} << 50, &memories, 0, 0});
+        call.lay_out({4, std::int64_t{1} << 50, &buffers, 0, 0});
         expect(false, "a call of too many tiles");
     } catch (const Refusal& refusal) {
         expect(refusal.rule == std::string("R503"), "another rule");
     }
 }
 
+// Pieces, tables that grow, and what devices lend.
+void check_memory() {
+    NotingCalls devices[2];
+    MemoryIndex memory(3, {{0, &devices[0]}, {2, &devices[1]}});
+    const auto first = memory.table(devices[1]);
+    const auto row = [&memory](const Device& device, int number) {
+        return reinterpret_cast<const std::uint64_t*>(memory.table(device)) + 3 * number;
+    };
+    expect(row(devices[0], 0)[0] == layout::kHidden, "number 0 is read");
+    for (int rank = 0; rank < 3; ++rank) {
+        expect(row(devices[1], 1)[rank] == (rank == 1 ? layout::kHidden : 0), "number 1");
+    }
+    for (std::uint64_t at : {300, 100, 200}) memory.add(at, 64, {at, at + 1, at + 2});
+    const std::uint64_t expected[][3] = {  // address, bytes, number
+        {100, 64, 3}, {99, 1, 0}, {163, 1, 3}, {164, 1, 1}, {163, 2, 0}, {200, 64, 4}, {264, 64, 1},
+        {363, 1, 2}, {301, 64, 0}, {302, 64, 1}, {100, 0, 0}};
+    for (const auto& [address, bytes, number] : expected) {
+        for (const int rank : {0, 2}) {
+            expect(memory.number(rank, address, bytes) == number, "the number of a piece");
+        }
+    }
+    expect(memory.table(devices[1]) != first, "a full table has room");
+    for (const auto& device : devices) {
+        expect(row(device, 2)[0] == 300 && row(device, 4)[2] == 202, "rows move into a larger table");
+    }
+
+    memory.add_scratch(2, 1000, 50, false);
+    memory.add_scratch(2, 2000, 40, true);
+    memory.add_scratch(2, 3000, 90, true);
+    const auto scratch = [&memory](std::uint64_t bytes) { return memory.scratch(2, bytes); };
+    expect(scratch(0) == 0 && scratch(1) == 3000 && scratch(90) == 3000 && !scratch(91) &&
+               !memory.scratch(0, 1),
+           "scratch that all read comes first");
+}
+
+// Two plans, of which the second has no scratch, by size.
+void check_calls() {
+    NotingCalls device;
+    Word abort{0};
+    const auto order = std::make_shared<CallOrder>(&abort);
+    const auto memory = std::make_shared<MemoryIndex>(
+        2, std::vector<std::pair<int, Device*>>{{1, &device}});
+    DeviceCalls calls(order, memory, 1, 32, true);
+    for (const int chunks : {2, 4}) {
+        const auto tables = two_ranks();
+        tables->numbers.chunks = chunks;
+        tables->numbers.protocol = layout::kDirect;
+        if (chunks == 4) tables->numbers.scratch_chunks = {0, 0};
+        const auto plan = std::make_shared<DevicePlan>(
+            tables, device, std::vector<std::vector<int>>{{1}},
+            std::vector<std::uint64_t>{1000, 2000}, address_of(&abort), 7);
+        expect(calls.add_plan(plan) == chunks / 2 - 1, "a plan's number");
+    }
+    const auto largest = ~std::uint64_t{0};
+    const CallKind kind{3, true, 1}, other{3, true, 0};
+    calls.set_table(kind, {7, 100, largest}, {1, 0, 1});
+    calls.set_table(other, {largest}, {0});
+    const std::pair<std::uint64_t, int> expected[] = {{0, 1}, {7, 1}, {8, 0}, {100, 0}, {101, 1},
+                                                      {largest, 1}};
+    for (const auto& [bytes, plan] : expected) {
+        expect(calls.plan_of(kind, bytes) == plan, "a plan by size");
+    }
+    expect(calls.plan_of(other, 7) == 0, "a plan by root");
+
+    const auto stream = device.stream();
+    const auto kept = std::make_shared<int>();
+    const auto start = [&](std::uint64_t bytes, int dtype = 0, bool scales = false) {
+        const auto count = static_cast<std::int64_t>(bytes);
+        return calls.start(kind, {dtype, 2, scales}, bytes, {1, count, nullptr, 9, 0},
+                           {0, {64, 128}, {bytes, bytes}}, stream.address, true, kept);
+    };
+    g_calls.clear();
+    expect(start(0) == StartOutcome::kStarted, "a call of nothing");
+    expect(start(50) == StartOutcome::kLacksProgram, "a program that isn't there");
+    for (const int plan : {0, 1}) calls.set_program(plan, {0, 2, false}, 1, 2);
+    calls.set_program(1, {0, 2, true}, 3, 0);
+    expect(start(50) == StartOutcome::kLacksScratch, "scratch that isn't there");
+    expect(start(50, 1) == StartOutcome::kLacksProgram, "the program of another type");
+    expect(start(50, 0, true) == StartOutcome::kLacksProgram, "a program without a factor");
+    expect(g_calls.empty(), "a launch of what can't be started");
+    memory->add_scratch(1, 256, 1000, false);
+    memory->add(120, 80, {1, 2});
+    for (const std::uint64_t bytes : {50, 7, 200}) {
+        expect(start(bytes) == StartOutcome::kStarted, "a call that lacks nothing");
+    }
+    expect(start(200, 0, true) == StartOutcome::kStarted, "a call with a factor");
+    expect(g_calls.size() == 7 && g_calls[1].name == "sley_divide" && g_calls[6].name == "sley_run",
+           "other launches");
+    for (std::size_t k = 0; k < g_calls.size(); ++k) {
+        const auto& [setup, memories, registered] = g_calls[k].call;
+        const std::int64_t counts[] = {50, 50, 7, 7, 200, 200, 200};
+        const auto& own = memories[1].memory;
+        const auto& numbers = registered[1].number;
+        expect(setup.count == counts[k] && setup.chunks == (k < 2 ? 2 : 4) && setup.factor == 9 &&
+                   g_calls[k].keeps,
+               "a call of another plan or size");
+        expect(address_of(own[0]) == 64 && address_of(own[1]) == 128 && numbers[0] == 1 &&
+                   address_of(own[2]) == (k < 2 ? 256 : 0) && numbers[2] == (k < 2 ? 1 : 0) &&
+                   numbers[1] == (k < 4 ? 2 : 1),
+               "a memory of a call");
+    }
+    expect(kept.use_count() == 1, "a call keeps what it used");
+    std::vector<std::thread> callers;
+    for (int caller = 0; caller < 2; ++caller) {
+        callers.emplace_back([&] {
+            for (std::uint64_t bytes = 1; bytes < 200; ++bytes) {
+                expect(start(bytes) == StartOutcome::kStarted, "a call of one of two threads");
+            }
+        });
+    }
+    for (std::uint64_t at = 1000; at < 2000; at += 10) {  // meanwhile tables grow
+        memory->add(at, 10, {0, 0});
+        memory->add_scratch(1, at, at, true);
+    }
+    for (auto& caller : callers) caller.join();
+    expect(g_calls.size() == 7 + 2 * 2 * 199, "a call of one of two threads is lost");
+    abort = 1;
+    expect(start(50) == StartOutcome::kGivenUp && start(0) == StartOutcome::kGivenUp,
+           "a call behind the abort");
+    expect(g_calls.size() == 7 + 2 * 2 * 199, "a launch behind the abort");
+}
+
 int test(int, char**) {
     check_streams();
     check_plans();
+    check_memory();
+    check_calls();
     check_order();
     check_frees();
     check_room();

@@ -268,9 +268,9 @@ def _place(
         job = opened.enter_context(Job(plans, Settings.from_environment(**limits)))
         return words, [partial(measure, one.loaded.plan, one) for one in job.plans]
     places = where.devices(plan)
-    engine = None if where.engine is None else Engine(where.engine)
-    settings = devices.Settings(**limits, **_without_none(engine=engine, threads=where.threads))
-    code = "generated code" if settings.engine is Engine.GENERATED else "interpreted"
+    engine = Engine.GENERATED if where.engine is None else Engine(where.engine)
+    settings = devices.Settings(engine, **limits, **_without_none(threads=where.threads))
+    code = "generated code" if engine is Engine.GENERATED else "interpreted"
     words = f"{_device_words(plan, places, where, measuring)}, {code}"
     return words, [partial(devices.run, one, devices=places, settings=settings) for one in plans]
 

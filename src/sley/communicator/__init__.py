@@ -22,7 +22,11 @@ selection/        which plan runs for a call
 jobs/             plans on worker processes of this machine
 running.py        `sley.run` and `sley.execute`
 calibrating.py    a topology of this machine, measured
+on_devices.py     the communicator on GPUs, and on threads as a device
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from sley.communicator.calls import Call as Call
 from sley.communicator.calls import Parts as Parts
@@ -39,3 +43,13 @@ from sley.communicator.rendezvous.stores import TorchStore as TorchStore
 from sley.communicator.selection.plans import PlanChange as PlanChange
 from sley.communicator.settings import Copies as Copies
 from sley.communicator.settings import Settings as Settings
+
+if TYPE_CHECKING:
+    from sley.communicator.on_devices import DeviceCommunicator as DeviceCommunicator
+
+
+def __getattr__(name: str) -> Any:
+    # What it needs takes a third of the time of all else, which no CPU's communicator needs.
+    if name == "DeviceCommunicator":
+        return importlib.import_module("sley.communicator.on_devices").DeviceCommunicator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from sley.errors.calls import N627
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE
 from sley.ir.words import ReduceOp
+
+T = TypeVar("T")
 
 _MOST_TAG = 2**63 - 1
 
@@ -60,15 +62,22 @@ def check_order(kind: str, out: Any, op: Any) -> None:
         raise N627.error(expected=expected, found=found, remedy=remedy)
 
 
-def check_writable(kind: str, out: Array) -> None:
+def check_writable(kind: str, is_writable: bool) -> None:
     """Refuses read-only memory for a result."""
-    if not out.flags.writeable:
+    if not is_writable:
         raise N627.error(expected=f"an array that {kind} may write to", found="a read-only one")
 
 
 def check_root(root: Any, ranks: int) -> int:
     """The root as an int. Refuses one that is not a rank."""
     return whole(root, "root", 0, ranks - 1, N627)
+
+
+def root_array(kind: str, array: T | None) -> T:
+    """The array of all parts that the root of a call gives. Refuses None."""
+    if array is None:
+        raise N627.error(expected=f"the root's array of all parts for {kind}", found="None")
+    return array
 
 
 def check_tag(tag: Any) -> None:
@@ -198,3 +207,12 @@ def is_in_place(call: Call, rank: int) -> bool:
     # so all run the plan out of place, which copies the root's own part harmlessly onto itself.
     row = CALLS[call.kind]
     return not (row.roles and row.has_place_of_rank)
+
+
+def memory_of(call: Call, in_place: bool) -> tuple[int, int, int, int]:
+    """The engine's two memories: input and output, or in place all of the rank's data, and none."""
+    if not in_place:
+        return call.input, call.input_bytes, call.output, call.output_bytes
+    start = min(call.input, call.output)
+    end = max(call.input + call.input_bytes, call.output + call.output_bytes)
+    return start, end - start, 0, 0

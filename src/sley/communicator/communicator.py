@@ -20,6 +20,7 @@ from sley.communicator.arrays import (
     element_of,
     own_count_of,
     places_of,
+    root_array,
     span,
     type_of,
     words_of,
@@ -186,7 +187,7 @@ class Communicator(AbstractContextManager["Communicator"]):
         async_op: bool = False,
     ) -> Work:
         """Puts all ranks' data into the root's `out`, by rank; other ranks' `out` is ignored."""
-        out = _of_root("gather", out) if self.rank == check_root(root, self.ranks) else None
+        out = root_array("gather", out) if self.rank == check_root(root, self.ranks) else None
         return self._call("gather", data, out, dtype, ReduceOp.SUM, root, async_op)
 
     def scatter(
@@ -199,7 +200,7 @@ class Communicator(AbstractContextManager["Communicator"]):
         async_op: bool = False,
     ) -> Work:
         """Puts part r of the root's `data` into rank r's `out`; other ranks' `data` is ignored."""
-        data = _of_root("scatter", data) if self.rank == check_root(root, self.ranks) else None
+        data = root_array("scatter", data) if self.rank == check_root(root, self.ranks) else None
         return self._call("scatter", data, out, dtype, ReduceOp.SUM, root, async_op)
 
     def run(
@@ -232,7 +233,7 @@ class Communicator(AbstractContextManager["Communicator"]):
         given: tuple[Any, ...] = (data,) if out is None else (data, out)
         element = type_of("run", given, dtype, reduces=plan.reduces)
         for array in given if plan.input_writes.size else given[-1:]:
-            check_writable("run", array)
+            check_writable("run", array.flags.writeable)
         spans = [span(array) for array in given]
         count = own_count_of(plan, self.rank, [array.size for array in given], count)
         count *= words_of(given[0], element)
@@ -257,7 +258,7 @@ class Communicator(AbstractContextManager["Communicator"]):
     ) -> Work:
         """Receives an array from a rank, or from any (src=None): `Work.source` names the sender."""
         check_arrays("recv", (out,))
-        check_writable("recv", out)
+        check_writable("recv", out.flags.writeable)
         check_tag(tag)
         element = element_number(name_of(out.dtype))
         return self.endpoint.messages.recv(
@@ -281,7 +282,7 @@ class Communicator(AbstractContextManager["Communicator"]):
         """A call of varying counts."""
         element = type_of(kind, (*data, *out), dtype, reduces=False)
         for array in out:
-            check_writable(kind, array)
+            check_writable(kind, array.flags.writeable)
         check_apart(kind, data, out)
         parts = Parts.of(places_of(data, element), places_of(out, element))
         own = element_of((*data, *out)[0], element)
@@ -306,7 +307,7 @@ class Communicator(AbstractContextManager["Communicator"]):
         has_output = at_root or not row.output_of
         gives_all = at_root and bool(row.input_of) and out is data
         if out is not None and has_output and not gives_all:
-            check_writable(kind, out)
+            check_writable(kind, out.flags.writeable)
         sizes = [0 if array is None else array.size for array in (data, out)]
         count = count_of(kind, self.ranks, *sizes, at_root=at_root) * words_of(given[0], element)
         input_is_read_only = data is not None and not data.flags.writeable
@@ -323,9 +324,3 @@ class Communicator(AbstractContextManager["Communicator"]):
             element=element_of(given[0], element),
         )
         return self.endpoint.submit(call, async_op=async_op, owners=given)
-
-
-def _of_root(kind: str, array: Array | None) -> Array:
-    if array is None:
-        raise N627.error(expected=f"the root's array of all parts for {kind}", found="None")
-    return array

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sley.communicator.arrays import is_in_place
+from sley.communicator.arrays import is_in_place, memory_of
 from sley.communicator.calls import (
     DONE,
     OWN,
@@ -19,6 +19,7 @@ from sley.communicator.calls import (
     Work,
     describe_record,
 )
+from sley.communicator.failures import closed
 from sley.communicator.loading import LoadedPlan
 from sley.communicator.memory import COPY_METHODS, Memory
 from sley.communicator.messages import Messages
@@ -35,7 +36,7 @@ from sley.engine.limits import whole
 from sley.engine.outcomes import Outcome, Report
 from sley.engine.varying import check_count
 from sley.errors import Place, SleyError
-from sley.errors.calls import N623, N627, N632
+from sley.errors.calls import N627, N632
 from sley.ir.plan import Plan
 from sley.ir.tables import by_key
 
@@ -252,7 +253,7 @@ class Endpoint:
             )
         if call.blocks is not None:
             return prepared, native.Call.in_blocks(call.count, dtype, op, call.blocks.native)
-        return prepared, native.Call.create(call.count, dtype, op, *_memory(call, in_place))
+        return prepared, native.Call.create(call.count, dtype, op, *memory_of(call, in_place))
 
     def _error(
         self, core: Core, prepared: PreparedCall, call: Call, report: Report | None
@@ -288,13 +289,7 @@ class Endpoint:
     def _open_core(self) -> Core:
         core = self._core
         if core is None or self._is_closed:
-            raise N623.error(
-                at=Place(detail=f"{self.name}, rank {self.rank}"),
-                expected="a communicator that is open",
-                found="the communicator of the process that forked this one"
-                if self._is_inherited
-                else "this rank has closed it",
-            )
+            raise closed(self.name, self.rank, is_inherited=self._is_inherited)
         return core
 
     def _check_thread(self, core: Core) -> None:
@@ -326,12 +321,3 @@ def _leave_all() -> None:
 
 # At exit, communicators are closed while their threads can still run Python.
 atexit.register(_leave_all)
-
-
-def _memory(call: Call, in_place: bool) -> tuple[int, int, int, int]:
-    """The engine's two memories: input and output, or in place all of the rank's data, and none."""
-    if not in_place:
-        return call.input, call.input_bytes, call.output, call.output_bytes
-    start = min(call.input, call.output)
-    end = max(call.input + call.input_bytes, call.output + call.output_bytes)
-    return start, end - start, 0, 0

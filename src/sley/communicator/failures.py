@@ -12,7 +12,7 @@ from sley.communicator.calls import Work, describe_record, differ_in_plan
 from sley.communicator.loading import LoadedPlan
 from sley.engine import native
 from sley.engine.outcomes import MOST_PLACES, Outcome, Report, Status, describe
-from sley.errors import Place, Rule, SleyError, counted
+from sley.errors import Diagnostic, Place, Rule, SleyError, counted
 from sley.errors.calls import N620, N621, N622, N623, N624, N625, N630, N631, N633
 from sley.errors.communicator import N608
 
@@ -128,16 +128,33 @@ class Failures:
             return None
         place = Place(detail=f"{self._name}, rank {self._rank}, {words}")
         if outcome.status is Status.ABORTED and self._first is not None:
-            return N630.error(
-                at=place,
-                expected="a communicator without a failed call",
-                found=self._first.diagnostics[0].brief,
-            )
+            return failed_before(place, self._first.diagnostics[0])
         ended = _Ended(self._fabric, self._rank, place, plan, outcome, timeout_s, message, counts)
         error = ended.error()
         with self._lock:
             self._first = self._first or error
         return error
+
+
+def failed_before(place: Place, first: Diagnostic) -> SleyError:
+    """N630 for a call after the one that failed first."""
+    return N630.error(
+        at=place,
+        expected="a communicator without a failed call",
+        found=first.brief,
+    )
+
+
+def closed(name: str, rank: int, *, is_inherited: bool) -> SleyError:
+    """N623 for a call of a rank that has closed its communicator, or whose process was forked from
+    the rank's."""
+    return N623.error(
+        at=Place(detail=f"{name}, rank {rank}"),
+        expected="a communicator that is open",
+        found="the communicator of the process that forked this one"
+        if is_inherited
+        else "this rank has closed it",
+    )
 
 
 def _who(rank: int, other: int) -> str:

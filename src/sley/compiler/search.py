@@ -25,6 +25,7 @@ from sley.ir.program import Program
 from sley.ir.sizes import checked_sizes
 from sley.ir.sources import place_to_mend
 from sley.ir.topology import Topology
+from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import topology_of
 from sley.verification import verify
 
@@ -64,6 +65,7 @@ def choose(
     interpreter: bool | None = None,
     model: CostModel | None = None,
     target: str | Target | None = None,
+    most_blocks: int = RESIDENT_BLOCKS,
     progress: Progress | None = None,
     executor: Executor | None = None,
     **overrides: Any,
@@ -80,12 +82,13 @@ def choose(
     options: how to compile all candidates. Open options are tried: Simple, LL and LL128, unless the
         program requests a protocol; all schedules that the other options allow; both allocations,
         unless the program requests thread blocks; 1, 2 and 4 channels, unless it requests channels;
-        1 to 24 instances. Without max_blocks no rank has more than 108 thread blocks, the
-        multiprocessors of an A100. The other options have the defaults of `compile`.
+        1 to 24 instances. The other options have the defaults of `compile`.
     interpreter, model: as for `Simulator`; by default an interpreter runs the plans if `target`
         has one for MSCCL XML (msccl, executor, rccl).
     target: a runtime that must be able to run the plans: for one that reads MSCCL XML they are
         tile-major and per_chunk, and they are within its limits.
+    most_blocks: without max_blocks, plans with more thread blocks on a rank are left out; by
+        default the multiprocessors of an A100.
     progress: called with the number of steps that are done, and of all steps, first with 0 done:
         each combination of options is a step, and each compared size.
     executor: simulates the sizes; by default this thread does. Each of its processes compiles the
@@ -113,7 +116,7 @@ def choose(
         refuse_varying_counts(first.collective)
     if interpreter is None:
         interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
-    space = Space.of(options, overrides, runtime)
+    space = replace(Space.of(options, overrides, runtime), most_blocks=most_blocks)
     report = progress or (lambda done, total: None)
     steps = len(all_sizes)
     built = max(sum(len(s) for program, _ in contenders for s in space.series(program)), 1)

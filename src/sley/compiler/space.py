@@ -50,11 +50,13 @@ class Space:
     tried: values of options, the simplest first. fixed: options of `SEARCHED` that it leaves open
     get the values that fit the program (`series`).
     target: the runtime that must be able to run the plans, or None.
+    most_blocks: of a rank, in plans that `max_blocks` doesn't limit.
     """
 
     tried: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     fixed: Options = field(default_factory=Options)
     target: Target | None = None
+    most_blocks: int = RESIDENT_BLOCKS
 
     @classmethod
     def of(
@@ -72,6 +74,10 @@ class Space:
         if target is not None:
             fixed = fixed.filled(FORMATS[target.suffix].needs)
         return cls({word: _values(word, lists[word]) for word in lists}, fixed, target)
+
+    def limit(self, options: Options) -> int:
+        """The most thread blocks of a rank."""
+        return options.max_blocks or self.most_blocks
 
     def series(self, program: Program) -> Iterator[list[Options]]:
         """The options to try for a program, the simplest first: series of ascending instances."""
@@ -206,7 +212,7 @@ def candidates(
 ) -> list[Candidate]:
     """The distinct plans of a space, the simplest first, before them the given ones.
 
-    Plans with more blocks on a rank than `max_blocks` or RESIDENT_BLOCKS are left out; if all have
+    Plans with more blocks on a rank than `max_blocks` or `most_blocks` are left out; if all have
     more, those with the fewest blocks stay.
 
     progress: called with the number of combinations that are done, and of all. Errors: C3xx, V2xx
@@ -231,7 +237,7 @@ def candidates(
             refused = refused or problem
             if problem is None:
                 found.setdefault(digest(plan), (program, options, plan, False))
-            if plan.blocks_per_rank >= _limit(options):  # more instances only need more blocks
+            if plan.blocks_per_rank >= space.limit(options):  # more instances only need more blocks
                 break
         done += len(series)
         progress(done, total)
@@ -244,18 +250,13 @@ def candidates(
     for program, options, plan, as_given in found.values():
         # Where no plan is within the limit, those with the fewest blocks are left, so there is
         # always one.
-        if plan.blocks_per_rank > max(_limit(options), fewest):
+        if plan.blocks_per_rank > max(space.limit(options), fewest):
             continue
         run = plan if space.target is None else space.target.simulated(plan)
         simulator = Simulator(run, topology, interpreter=interpreter, bounds=bounds)
         least = LeastTime.of(simulator)
         made.append(Candidate(program, options, plan, as_given, least, simulator))
     return made
-
-
-def _limit(options: Options) -> int:
-    """The most thread blocks of a rank."""
-    return options.max_blocks or RESIDENT_BLOCKS
 
 
 class _Plans:

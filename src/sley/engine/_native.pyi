@@ -3,6 +3,7 @@ The CPU engine of sley: shared memory, connections, and the interpreter of a ran
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import enum
 from typing import Annotated, Any, Final, overload
 
 import numpy
@@ -383,11 +384,6 @@ class Resource:
 def start_cuda() -> None:
     """Loads and starts NVIDIA's driver; RuntimeError if there is none."""
 
-def lent_by(capsule: CapsuleType) -> tuple[int, list[int], list[int] | None, int, int, bool]:
-    """
-    Of a tensor in a capsule of DLPack: address, shape, strides in elements, the code and the bits of its type, and whether it may be written.
-    """
-
 class Device:
     """
     A GPU, or threads of this process. Addresses are those of memory, streams and kernels. What devices fail to do are SleyErrors, or OSErrors of threads.
@@ -409,12 +405,13 @@ class Device:
     @property
     def identity(self) -> bytes: ...
 
-    def check_lines(self, identity: bytes, rank: int) -> None:
-        """K523 if lines don't arrive whole on a device in another process."""
+    def carries_lines(self, identity: bytes) -> bool: ...
 
     def write(self, to: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
 
     def read(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,))], source: int) -> None: ...
+
+    def lends(self, address: int, other: Device) -> bool: ...
 
     def stream(self) -> Resource: ...
 
@@ -458,10 +455,6 @@ class CudaDevice(Device):
     def context(self) -> int: ...
 
     def reach(self, other: CudaDevice) -> None: ...
-
-    def has_atomics_to(self, device: int) -> bool: ...
-
-    def lends(self, address: int, other: CudaDevice) -> bool: ...
 
     def place_of(self, address: int) -> int | None: ...
 
@@ -537,22 +530,140 @@ class DevicePlan:
     def stuck(self) -> list[dict[str, int]]:
         """The reports of the blocks that have given up."""
 
+class MemoryIndex:
+    """What calls look up of the memory of this process's ranks."""
+
+    def __init__(self, ranks: int, devices: Sequence[tuple[int, Device]]) -> None:
+        """devices: of this process's ranks."""
+
+    def add(self, address: int, size_bytes: int, shifts: Sequence[int]) -> None:
+        """
+        Registers memory that all ranks have mapped. shifts: for each rank, what to add to an address of it for its address there.
+        """
+
+    def add_scratch(self, rank: int, address: int, size_bytes: int, all_read: bool) -> None:
+        """Those that all ranks read are larger than those before."""
+
 class PlanCall:
     """A call of a plan, which can be started many times."""
 
-    def __init__(self, order: CallOrder, places: Sequence[tuple[DevicePlan, int, int, int]], threads: int, together: bool, keeps: object) -> None:
-        """
-        places: a plan on a device, its kernels there, and the table of registered memory.
-        """
+    def __init__(self, order: CallOrder, memory: MemoryIndex, places: Sequence[tuple[DevicePlan, int, int]], threads: int, together: bool, keeps: object) -> None:
+        """places: a plan on a device, and its kernels there."""
 
-    def lay_out(self, item_bytes: int, count: int, memories: Sequence[tuple[int, Sequence[tuple[int, int]]]], factor: int = 0, factor_at: int = 0) -> None:
+    def lay_out(self, item_bytes: int, count: int, buffers: Sequence[tuple[int, int, int, int, int]], factor: int = 0, factor_at: int = 0) -> bool:
         """
-        memories: of a rank, the addresses of input, output and scratch, and their numbers for peers. R503, R506.
+        buffers: of a rank, the address and the bytes of its input, and of its output. False if a rank has too little scratch. R503, R506.
         """
 
     def start(self, streams: Sequence[int], recorded: bool) -> bool:
         """
         Starts the call on a stream for each launch of each place. recorded: whether the next call has to wait for this one. False, without a launch, if a call was given up.
+        """
+
+class StartOutcome(enum.IntEnum):
+    """What became of a call. STARTED: 0; otherwise nothing was started."""
+
+    STARTED = 0
+
+    GIVEN_UP = 1
+
+    LACKS_PROGRAM = 2
+
+    LACKS_SCRATCH = 3
+
+class DeviceCalls:
+    """
+    The calls of a rank of a communicator on a device, for any threads. Kinds, types and operations are any numbers; `root` is 0 if there is none.
+    """
+
+    def __init__(self, order: CallOrder, memory: MemoryIndex, rank: int, threads: int, together: bool) -> None: ...
+
+    def add_plan(self, plan: DevicePlan) -> int:
+        """Returns its number: 0, 1 and so on."""
+
+    def set_table(self, kind: int, in_place: bool, root: int, ends: Sequence[int], plans: Sequence[int]) -> None:
+        """
+        The calls of a kind run plans[k] up to ends[k] bytes of the largest buffer of any rank; the last end is 2**64 - 1.
+        """
+
+    def set_program(self, plan: int, dtype: int, op: int, scales: bool, run: int, divide: int) -> None:
+        """
+        The addresses of a plan's kernels; divide: 0 unless calls divide at the end.
+        """
+
+    def plan_of(self, kind: int, in_place: bool, root: int, size_bytes: int) -> int:
+        """The number of the plan that runs a call."""
+
+    def start(self, kind: int, in_place: bool, root: int, dtype: int, op: int, size_bytes: int, item_bytes: int, count: int, input: int, input_bytes: int, output: int, output_bytes: int, stream: int, recorded: bool, factor: int | None = None, factor_at: int = 0, keeps: object | None = None) -> StartOutcome:
+        """
+        Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any rank. count: elements of a block. input, output: addresses, or 0. recorded: whether the next call has to wait for this one. factor: the bits of a number, or the address of one, by which inputs are multiplied. keeps: what must live until the kernel has ended. R503, R506.
+        """
+
+class View:
+    """
+    A caller's array on a device: the address of its first element, and the number of its elements.
+    """
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def elements(self) -> int: ...
+
+    @property
+    def writable(self) -> bool:
+        """Whether kernels may write it."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def dtype(self) -> str:
+        """The name of the elements' type, the engine's or uint16."""
+
+    @property
+    def number(self) -> int:
+        """The engine's number of the type; -1 for uint16, bits of another."""
+
+def view(array: object | None, device: Device, what: str) -> View:
+    """
+    A view of an array on a device. what: its name in messages. K504, K519, R504.
+    """
+
+class PlanArrays:
+    """The arrays that calls of a plan take of the ranks of this process."""
+
+    def __init__(self, ranks: Sequence[tuple[Device, Sequence[tuple[str, int]]]]) -> None:
+        """
+        ranks: of each its device, and of its input and output, or its data, the name in messages and the number of blocks.
+        """
+
+class GivenArrays:
+    """The arrays of a call, in the order of the ranks."""
+
+    def __init__(self, plan: PlanArrays, sides: Sequence[Sequence[object]]) -> None:
+        """
+        sides: the inputs, and the outputs, of the ranks; None where there is none. K504, K519, R504.
+        """
+
+    def types(self, is_known: bool) -> list[tuple[str, str]]:
+        """
+        The first array of each type, of those with elements; if none has any, and nothing else tells the type, the first of all.
+        """
+
+    def parts(self) -> list[tuple[str, int | None, int]]:
+        """
+        Name, elements and blocks: the first array of each number of elements and blocks.
+        """
+
+    def check(self, dtype: str) -> None:
+        """
+        K519 for misaligned arrays, and read-only ones that the call writes; R503 for arrays that share memory with one that it writes.
+        """
+
+    def pieces(self) -> list[list[tuple[int, int]]]:
+        """
+        Of each rank, address and bytes of its input (data) and its output; zeros for none.
         """
 
 class Barrier:

@@ -33,7 +33,7 @@ class Part(NamedTuple):
     blocks: int
 
 
-def parts_of(plan: Plan, rank: int, elements: Sequence[int | None]) -> list[Part]:
+def parts_of(plan: Plan, rank: int, elements: Sequence[int | None] = (None, None)) -> list[Part]:
     """The parts for a rank's arrays: its input and output, or its input alone; in place: its data.
     elements: the number of elements of each array, None for a missing one."""
     one = buffer_sizes(plan, rank, 1)

@@ -70,9 +70,6 @@ DATA_TYPES = _types(
 )
 """The types that the engine supports, by name, in the order of its numbers."""
 
-ARRAY_TYPES = frozenset({*DATA_TYPES, *_BITS.values()})
-"""The names of arrays' types that the engine may support, some as the bits of others."""
-
 
 @lru_cache  # NumPy builds a name at each access, a tenth of the time of a call on devices
 def name_of(dtype: np.dtype[Any]) -> str:

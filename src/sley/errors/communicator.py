@@ -27,7 +27,8 @@ N603 = Rule(
 )
 N604 = Rule(
     "N604 ranks-disagree, formerly D941",
-    what="Ranks have different versions of sley, settings of the communicator, or policies.",
+    what="Ranks have different versions of sley, settings of the communicator, policies, or, on "
+    "devices, plans.",
     why="Ranks of a host use one another's memory, laid out by version and settings; ranks of "
     "different hosts must use the same protocol, and all the same plan for a call: a policy is "
     "used only if all ranks have read it, with one SLEY_EXPLORE, on one kind of processor.",

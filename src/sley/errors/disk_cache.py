@@ -95,6 +95,11 @@ def cached_bytes(
     return _make(folder(section), _key(key_parts), suffix, build)[1]
 
 
+def is_cached(key_parts: Sequence[str | bytes], suffix: str) -> bool:
+    """Whether the cache has the bytes made of `key_parts` by `cached_bytes`."""
+    return _Turn(folder(), _key(key_parts), suffix).found() is not None
+
+
 def _make(
     place: Path, key: str, suffix: str, build: Callable[[], bytes]
 ) -> tuple[Path | None, bytes]:
@@ -136,9 +141,13 @@ class _Turn:
             self._is_late = True
             return None
 
+    def found(self) -> tuple[Path, bytes] | None:
+        """What a process has made; None without."""
+        return self.ask(self._find)
+
     def wait(self) -> tuple[Path, bytes] | None:
         """What another process has made; None if it is this one's turn to make it."""
-        found = self.ask(self._find)
+        found = self.found()
         if found is not None:
             return found
         self._file = self.ask(_open_lock, self._path)

@@ -195,7 +195,7 @@ def test_every_size_has_one_range_without_gaps(cuts: set[int], size_bytes: int) 
         for begin, end in zip(ends[::2], ends[1::2], strict=False)
     )
     made = plans(Policy(ranges, machine=machine_here(HOSTS)))
-    found = made._table("all_reduce", True, 0)[1]
+    found = made._kind_table("all_reduce", True, 0)[1]
     assert found[0].row.sizes.begin_bytes == 0
     assert found[-1].row.sizes.end_bytes is None
     for before, after in pairwise(found):

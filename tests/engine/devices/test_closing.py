@@ -46,7 +46,9 @@ def test_a_closed_executor_frees_its_memory_and_refuses_calls() -> None:
     assert len(memory_of_threads().keys() - before) > 2 * RANKS
     on.close()
     gc.collect()
-    assert len(memory_of_threads().keys() - before) == 1, "the word of the abort stays"
+    found = memory_of_threads()
+    left = sum(found[file] for file in found.keys() - before)
+    assert left < 200, "more than the word of the abort, and the table that a call refers to"
     for use in (call, on.synchronize, on.check, lambda: on(data, zeros())):
         closed(use)
     closed(lambda: on.reserve(8, "int32"))

@@ -4,6 +4,8 @@ over a stand-in for the driver (tests/engine/devices/fake_driver)."""
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,7 @@ CASES = [
         "room",
         "switches",
         "prebuilt",
+        "communicator",
     )
 ]
 
@@ -175,6 +178,26 @@ def test_without_a_driver_the_message_says_so() -> None:
     assert "K501 no-cuda" in done.stderr
     assert "libcuda.so.1" in done.stderr
     assert "nvidia-smi" in done.stderr
+
+
+def test_a_program_does_not_wait_for_the_background_at_its_end(tmp_path: Path) -> None:
+    compiler, started = tmp_path / "python", tmp_path / "started"
+    compiler.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/part\nmv {tmp_path}/part {started}\nexec sleep 60\n"
+    )
+    compiler.chmod(0o700)
+    code = f"""
+import sys
+from pathlib import Path
+from sley.engine.devices.cuda.machine_code import compile_later
+sys.executable = {str(compiler)!r}
+compile_later("a text", "sm_90")
+while not Path({str(started)!r}).exists():
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    os.kill(int(started.read_text()), signal.SIGKILL)  # fails if it has ended
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_the_package_is_imported_without_cuda() -> None:

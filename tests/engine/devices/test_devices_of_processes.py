@@ -97,6 +97,22 @@ def test_each_rank_has_the_scratch_that_a_call_needs(protocol: sley.Protocol) ->
         assert call.wrong() == 0
 
 
+@PROTOCOLS
+def test_ranks_need_not_run_the_same_engine(protocol: sley.Protocol) -> None:
+    """In each call some run generated code and others interpret; between calls each changes."""
+    maker = PlanMaker(Random(5), 3, 3, in_place=False)
+    plan = replace(maker.plan(24), protocol=protocol)
+    ons = apart(plan, [[0], [1], [2]], slot_bytes=small_slots(plan), timeout_s=5)
+    for turn, count in enumerate((1000, 3, 0, 400)):
+        for rank, on in enumerate(ons):
+            engine = list(Engine)[(turn + rank) % 2]
+            on.links.settings = replace(on.links.settings, engine=engine)
+        together([lambda on=on: on.reserve(1000, "int64") for on in ons])
+        call = Call.of(plan, count, "int64")
+        check_apart(ons, call)
+        assert call.wrong() == 0
+
+
 def check_apart(
     ons: list[Executor],
     call: Call,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from sley.ir.tables import NONE
 from support.checks.golden import Golden
 from support.generators.examples import examples
 from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.algorithm_cases import SIZED, one_of_each
 
 CPU = Variant(Platform.CPU, 2, sley.ReduceOp.SUM)
 
@@ -122,12 +125,16 @@ def test_a_text_stands_alone() -> None:
         assert "#include" not in gpu
 
 
-def test_the_interpreter_is_one_text_for_many_plans() -> None:
-    texts = {
-        kernels("ring-allreduce", {}, ranks=ranks, in_place=True).source(Engine.INTERPRETED, CPU)
-        for ranks in range(5, 9)
-    }
-    assert len(texts) == 1, "their blocks have 9 to 15 steps, and it has room for 16"
+def test_the_librarys_plans_have_prebuilt_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings")
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / ".ci")
+    variant = replace(CPU, platform=Platform.CUDA)
+    texts = set(import_module("prebuild").texts())
+    for name, sizes, protocol in one_of_each(list(sley.Protocol), SIZED):
+        assert (
+            kernels(name, {"protocol": protocol}, **sizes).source(Engine.INTERPRETED, variant)
+            in texts
+        )
 
 
 def test_the_same_plan_gives_the_same_text() -> None:
@@ -138,17 +145,8 @@ def test_the_same_plan_gives_the_same_text() -> None:
     assert one.text == two.text
 
 
-def test_plans_share_the_text_of_the_interpreter() -> None:
-    ring = {"ranks": 4, "in_place": True}
-    reducing = [
-        kernels("ring-allreduce", {}, **ring),
-        kernels("ring-allreduce", {"instances": 8}, **ring),
-        kernels("hm-allreduce", {"schedule": "hpds", "allocate": "state"}, nodes=2, gpus=4),
-    ]
-    moving = [kernels("ring-allgather", {}, **ring), kernels("flat-scatter", {}, ranks=8)]
-    texts = {k.source(Engine.INTERPRETED, CPU) for k in reducing}
-    assert len(texts) == 1
-    # Where nothing is reduced, of a type only its size counts.
+def test_plans_that_reduce_nothing_share_a_text_for_all_types_of_a_size() -> None:
+    moving = [kernels("ring-allgather", {}, ranks=4), kernels("flat-scatter", {}, ranks=8)]
     halves = [replace(CPU, dtype=DATA_TYPES[name].number) for name in ("float16", "bfloat16")]
     moved = {k.source(Engine.INTERPRETED, half) for k in moving for half in halves}
     assert len(moved) == 1

@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -66,7 +67,7 @@ class Rendezvous:
 
     def exchange(self, value: bytes) -> list[bytes]:
         """The values of all ranks, by rank; all ranks call it, in the same order, within the rest
-        of `bootstrap`'s timeout.
+        of the timeout, of `bootstrap` or `renew`.
 
         Errors: N601 with the ranks that are missing, N605, N608 where a rank refuses.
         """
@@ -76,6 +77,13 @@ class Rendezvous:
         """Replaces an exchange: tells the other ranks that this one can't continue, so that they
         raise N608, with the error's words, instead of waiting."""
         refuse(self._member, self._topic(), error)
+
+    def renew(self, timeout_s: float) -> None:
+        """Gives later exchanges this timeout, from now on. Errors: R514."""
+        self._deadline = Deadline.after(timeout_s)
+        store = self._member.store
+        if isinstance(store, Timely):
+            self._member = replace(self._member, store=store.until(self._deadline))
 
     def drop_store(self) -> None:
         """Drops the store, which may end with this: no exchange follows."""

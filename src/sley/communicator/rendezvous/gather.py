@@ -69,6 +69,10 @@ class Timely:
     def __repr__(self) -> str:
         return repr(self._store)
 
+    def until(self, deadline: Deadline) -> Timely:
+        """The same store, with another deadline."""
+        return Timely(self._store, deadline)
+
     def put(self, topic: str, src: int, dst: int, value: bytes) -> bytes:
         return self._ask(self._deadline.left_s, self._store.put, topic, src, dst, value)
 

@@ -23,8 +23,11 @@ from sley.formats.plan_file import MAJOR, MINOR, decode, encode
 from sley.ir.plan import Plan
 
 _SECTION = "plans"
-_MAKERS = ("algorithms", "compiler", "ir", "lang", "verification")
-"""The packages that make a plan."""
+_MAKERS = (
+    *("algorithms", "communicator/selection", "compiler", "ir", "lang", "model", "topologies"),
+    "verification",
+)
+"""The packages that choose and make a plan."""
 
 
 def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Plan, bool]:
@@ -45,6 +48,13 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
         return decode(data), True
     except SleyError:
         return build(), False
+
+
+def cached_choice(request: str, choose: Callable[[], str]) -> str:
+    """A text that tells the choice of plans, from the cache if it is there, else from `choose`;
+    otherwise as `cached_plan`. request: all that the choice depends on."""
+    key = ["choice", _makers(), request]
+    return cached_bytes(key, ".json", lambda: choose().encode(), section=_SECTION).decode()
 
 
 def refusal() -> Diagnostic | None:

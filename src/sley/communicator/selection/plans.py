@@ -34,6 +34,7 @@ from sley.ir.sizes import SizeRange, borders, size_text
 from sley.ir.words import is_integer
 
 if TYPE_CHECKING:
+    from sley.communicator.selection.device_rules import DeviceLimits
     from sley.communicator.selection.policy import Policy
     from sley.communicator.selection.user_plans import UserSource
     from sley.compiler import Options
@@ -87,6 +88,7 @@ class Plans:
     """The plans of one communicator.
 
     hosts: which ranks share a host.
+    devices: for ranks on devices; None for ranks on processors.
     slots, channels: those of its connections; user plans that need more are refused.
     plan_dir: a folder of user plans (SLEY_PLAN_DIR), or None.
     cache: whether compiled plans are kept on disk.
@@ -107,6 +109,7 @@ class Plans:
         self,
         hosts: Hosts,
         *,
+        devices: DeviceLimits | None = None,
         slots: int | None = None,
         channels: int | None = None,
         plan_dir: str | os.PathLike[str] | None = None,
@@ -115,6 +118,7 @@ class Plans:
         problems: Sequence[Diagnostic] = (),
     ) -> None:
         self._hosts = hosts
+        self._devices = devices
         self._policy = policy
         self._capacity = Capacity(len(hosts.host), slots, channels)
         self._lock = threading.RLock()
@@ -153,6 +157,15 @@ class Plans:
         check_call(kind, self._capacity.ranks, size_bytes, root)
         found = self._range(kind, size_bytes, in_place, root)
         return found.ready or self._ready(found)
+
+    def table(
+        self, kind: str, *, in_place: bool = False, root: int = 0
+    ) -> list[tuple[SizeRange, ReadyPlan]]:
+        """What `find` gives for all sizes: ranges without gaps from 0 on, ascending, each with its
+        plan; the last has no end. Errors: as of `find`."""
+        check_call(kind, self._capacity.ranks, 0, root)
+        _, ranges = self._kind_table(kind, in_place, root)
+        return [(one.row.sizes, one.ready or self._ready(one)) for one in ranges]
 
     def library(
         self, kind: str, size_bytes: int, *, in_place: bool = False, root: int = 0
@@ -280,13 +293,17 @@ class Plans:
         return chain.from_iterable(ranges for _, ranges in self._tables.values())
 
     def _range(self, kind: str, size_bytes: int, in_place: bool, root: int) -> _RangePlan:
+        ends, ranges = self._kind_table(kind, in_place, root)
+        return ranges[bisect_left(ends, size_bytes)]
+
+    def _kind_table(self, kind: str, in_place: bool, root: int) -> _KindTable:
+        """The ranges of a kind of call. Errors: N650."""
         root = int(root)  # a small integer of NumPy would overflow in what is computed from it
         key = kind, in_place, root
         # The lock is taken only if the table isn't there: calls of all threads come by here.
-        ends, ranges = self._tables.get(key) or self._table(*key)
-        return ranges[bisect_left(ends, size_bytes)]
+        return self._tables.get(key) or self._new_table(*key)
 
-    def _table(self, kind: str, in_place: bool, root: int) -> _KindTable:
+    def _new_table(self, kind: str, in_place: bool, root: int) -> _KindTable:
         """The ranges of a kind of call: of the first user plan that is for a size, else of the
         policy's row, else of the library's. Errors: N650."""
         with self._lock:
@@ -300,7 +317,14 @@ class Plans:
             tuned = self._tuned_rows(kind)
             from sley.communicator.selection.rules import default_rows
 
-            library = default_rows(kind, self._hosts, in_place=in_place, root=root)
+            library = default_rows(
+                kind,
+                self._hosts,
+                in_place=in_place,
+                root=root,
+                limits=self._devices,
+                disk=self._use_cache,
+            )
             rows = (*(one.row for one in user), *tuned, *library)
             # Between two borders of any of them the same one comes first, so it tells for all.
             # At 1 data begin: without data there is nothing to tune.

@@ -12,6 +12,7 @@ from typing import Any
 
 from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.selection.device_rules import DeviceLimits, device_rows
 from sley.communicator.selection.kinds import BARRIER, CALLS, check_call, collective_of
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
@@ -345,11 +346,21 @@ def default_program(recipe: Recipe) -> Program:
 
 
 def default_rows(
-    kind: str, hosts: Hosts, *, in_place: bool = False, root: int = 0, limits: Limits | None = None
+    kind: str,
+    hosts: Hosts,
+    *,
+    in_place: bool = False,
+    root: int = 0,
+    limits: Limits | DeviceLimits | None = None,
+    disk: bool = False,
 ) -> tuple[PlanRow, ...]:
     """What the library runs for a kind of call on these hosts: rows of a table, with ranges of
-    sizes without gaps, ascending; the last one has no end. Errors: N650."""
-    group = RankGroup(hosts, limits or Limits())
+    sizes without gaps, ascending; the last one has no end.
+
+    limits: for ranks on processors, or on devices. disk: as for `device_rows`. Errors: N650, and
+    those of `device_rows`.
+    """
+    group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits())
     check_call(kind, group.ranks, 0, root)
     common: dict[str, Any] = {"in_place": in_place}
     if CALLS[kind].roles:
@@ -357,6 +368,8 @@ def default_rows(
     if group.ranks == 1:
         found = [PlanRow(Recipe(_LOCAL, {"kind": kind}), note="one rank already has its data")]
         common.pop("root", None)
+    elif isinstance(limits, DeviceLimits) and not CALLS[kind].varies:
+        found = device_rows(kind, group.ranks, limits, disk=disk)
     else:
         found = RULES[kind](group)
     rows, begin = [], 0

@@ -1,6 +1,7 @@
 """Plans as kernels on devices: GPUs, or threads of this machine.
 
 executor.py               a plan on devices, ready for repeated calls
+programs.py               the kernels that plans' calls need, loaded at their first use
 links.py                  what several plans of a communicator share, and keep between calls
 mailboxes.py              the ranks' counters and slots, in the devices' memory
 execute.py, measure.py    entry points for host arrays: one run; runs over sizes, timed and checked

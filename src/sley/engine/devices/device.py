@@ -53,17 +53,6 @@ class HostMemory:
     owner: Any
 
 
-@dataclass(frozen=True)
-class View:
-    """A caller's array: the address of its first element, the number of elements, the name of their
-    type (one of ARRAY_TYPES), and whether kernels may write it."""
-
-    address: int
-    elements: int
-    dtype: str
-    writable: bool
-
-
 class Launch(NamedTuple):
     """One launch of a kernel on a device.
 
@@ -93,13 +82,21 @@ class Device(ABC):
     queues: int | None = None
     """The most streams whose launches never wait for one another to start; None for any number."""
 
+    identity: bytes
+    """Equal for the same hardware in all processes that can share it."""
+
+    blocks: int
+    """How many thread blocks of any kernel it runs at once."""
+
     name: str
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 
     @abstractmethod
-    def build(self, text: str, functions: Sequence[str]) -> Program:
+    def build(self, text: str, functions: Sequence[str], interim: str = "") -> Program:
         """The program compiled from `text`, or taken from the cache on disk; it has the kernels
-        named `functions`."""
+        named `functions`. interim: a text of kernels that do the same; where those have been
+        compiled ahead, and `text` hasn't, they are the program, and `text` is compiled in the
+        background."""
 
     def allocate(self, size_bytes: int) -> Memory:
         """Zeroed memory, aligned to 256 bytes, that other devices can access. K507 if memory runs
@@ -126,15 +123,10 @@ class Device(ABC):
         """Let kernels on this device access memory of `other`, a device of this process; K509 if
         the hardware can't."""
 
-    @abstractmethod
-    def carries_lines(self, other: Device) -> bool:
-        """Whether the 128 bytes that a warp on this device stores at once into memory of `other`, a
-        device of this process, arrive as a whole, which LL128 relies on."""
-
-    @abstractmethod
-    def lends(self, address: int, other: Device) -> bool:
-        """Whether kernels on `other`, which reaches this device, can access the caller's memory at
-        an address of this device."""
+    def carries_lines(self, other: bytes) -> bool:
+        """Whether the 128 bytes that a warp on this device stores at once into memory of the device
+        with this identity arrive as a whole, which LL128 relies on."""
+        return self.native.carries_lines(other)
 
     @abstractmethod
     def lacks_switch(self, devices: Sequence[Device]) -> str:
@@ -146,11 +138,12 @@ class Device(ABC):
         """A window of `devices`, of which this is the first and which share a switch, with at least
         `size_bytes` on each. K507 if memory runs out."""
 
-    @abstractmethod
-    def view(self, array: Any, *, what: str) -> View:
-        """A view of the caller's array on this device, without a copy. what: its name in messages,
-        "input of rank 3". K504 for an array on another device, K519 for one that isn't contiguous,
-        R504 for an element type that kernels don't support."""
+    def view(self, array: Any, *, what: str) -> cpp.View:
+        """A view of the caller's array on this device, without a copy, and without waiting for what
+        computes it. what: its name in messages, "input of rank 3". K504 for an array on another
+        device, K519 for one that isn't contiguous, R504 for an element type that kernels don't
+        support."""
+        return cpp.view(array, self.native, what)
 
     @abstractmethod
     def capacity(self, program: Program, function: str, threads: int) -> int:

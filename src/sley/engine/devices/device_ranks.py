@@ -89,7 +89,7 @@ class DeviceRanks:
             for other in self.places:
                 if device != other:
                     device.reach(other)
-                    if self._has_lines and not device.carries_lines(other):
+                    if self._has_lines and not device.carries_lines(other.identity):
                         raise K523.error(
                             expected="a link with native atomics, for LL128",
                             found=f"one without, from {device.name} to {other.name}",

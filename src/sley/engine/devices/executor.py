@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.arguments import Arguments, Arrays, check_arguments, check_factor
+from sley.engine.devices.arguments import Arrays, PlanArguments, check_factor
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.devices.counters import State, read_state
-from sley.engine.devices.device import Device, Program
+from sley.engine.devices.device import Device
 from sley.engine.devices.device_ranks import Exchange
-from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
+from sley.engine.devices.programs import Programs
 from sley.engine.devices.settings import Launching, Settings
 from sley.engine.devices.windows import way_of_groups
-from sley.engine.kernels import KERNELS, Engine, Platform, Variant
+from sley.engine.kernels import KERNELS
 from sley.engine.limits import check_slot, whole
-from sley.engine.types import DataType, data_type, reduction
-from sley.errors.devices import K506, K518
+from sley.engine.types import data_type, reduction
+from sley.errors.devices import K518
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
-from sley.ir.words import Protocol, ReduceOp
-from sley.verification.scales import prove_scales
+from sley.ir.words import ReduceOp
 
 
 class Executor:
@@ -68,8 +67,8 @@ class Executor:
         self._kernels, self.loaded = links.kernels[number], links.loaded[number]
         self.plan = self._kernels.plan
         self._tables = links.tables[number]
-        self._programs: dict[tuple[str, ReduceOp, bool], list[Program]] = {}
-        """Of the links' states, by type, reduction, and whether inputs are scaled."""
+        self._arguments = PlanArguments(self.plan, links.ranks.devices)
+        self.programs = Programs(links)
 
     @property
     def ranks(self) -> list[int]:
@@ -89,20 +88,21 @@ class Executor:
         Simple. All processes allocate the same arrays in the same order. They last until the links
         are closed, and serve all their executors."""
         self.links.settle()
-        return self.links.arrays.empty(dtype, elements)
+        return self.links.memory.empty(dtype, elements)
 
     def reserve(self, count: int, dtype: str, reduce_op: ReduceOp = ReduceOp.SUM) -> None:
-        """Loads the kernels of calls without a factor, and allocates scratch for `count` elements a
-        block, which other processes can read, as arrays of `empty`; all processes do so together. A
-        call gets what it lacks itself, unless it is captured into a graph, but other processes
-        don't read such scratch."""
+        """Loads the kernels of calls without a factor, also those that were compiled in the
+        meantime, and allocates scratch for `count` elements a block, which other processes can
+        read, as arrays of `empty`; all processes do so together. A call gets what it lacks itself,
+        unless it is captured into a graph, but other processes don't read such scratch."""
         self.check()
         kind, op = data_type(dtype), reduction(reduce_op)
         sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
         self.links.settle()
-        self.links.scratch.reserve(sizes)
+        self.links.memory.reserve(sizes)
         with self.links.ranks.telling():
-            self._programs_of(kind, op, scales=False, wait=self.links.wait)
+            wait = self.links.wait
+            self.programs.of(self._number, kind, op, scales=False, wait=wait, again=True)
         self.links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
 
     def __call__(
@@ -159,29 +159,26 @@ class Executor:
         self.check()
         devices, states = self.links.ranks.devices, self.links.states[self._number]
         op, scales = reduction(reduce_op), factor is not None
-        arguments = check_arguments(self.plan, devices, inputs, outputs, count, dtype)
+        arguments = self._arguments.check(inputs, outputs, count, dtype)
         kind, count = arguments.dtype, arguments.count
         check_slot(self.loaded, kind)
-        self._tables.cut(kind.size_bytes, count)  # refuses a call before it gets scratch
         factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
         wait = partial(self._wait, streams, f"the first {op.name} of {kind.name}, or of this size")
-        programs = self._programs_of(kind, op, scales=scales, wait=wait)
-        memories, keeps = self._memories(arguments, wait), (self, inputs, outputs, factor)
+        programs = self.programs.of(self._number, kind, op, scales=scales, wait=wait)
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
         run, divide = KERNELS
         places = [
-            (
-                state.plan,
-                program[run],
-                program[divide] if op is ReduceOp.AVG else 0,
-                self.links.registered.table(state.device),
-            )
+            (state.plan, program[run], program[divide] if op is ReduceOp.AVG else 0)
             for state, program in zip(states, programs, strict=True)
         ]
-        order, threads = self.links.order, self.settings.threads
-        call = native.PlanCall(order, places, threads, together, keeps)
-        call.lay_out(kind.size_bytes, count, memories, **factors)
+        links, threads = self.links, self.settings.threads
+        keeps = (self, inputs, outputs, factor)
+        call = native.PlanCall(links.order, links.memory.index, places, threads, together, keeps)
+        buffers = [(rank, *first, *second) for rank, (first, second) in arguments.pieces.items()]
+        if not call.lay_out(kind.size_bytes, count, buffers, **factors):
+            links.memory.grow(self._tables.scratch_bytes(kind.size_bytes, count), wait)
+            call.lay_out(kind.size_bytes, count, buffers, **factors)
         return PreparedCall(call, self.links, states)
 
     def synchronize(self) -> None:
@@ -236,56 +233,3 @@ class Executor:
                 "call once.",
             )
         self.links.wait()
-
-    def _memories(
-        self, arguments: Arguments, wait: Callable[[], None]
-    ) -> list[tuple[int, list[tuple[int, int]]]]:
-        """The ranks of this process, with the addresses of their inputs, outputs and scratch in a
-        call; each with the number by which peers read it. Calls `wait` before it allocates."""
-        item, links, found = arguments.dtype.size_bytes, self.links, []
-        sizes = self._tables.scratch_bytes(item, arguments.count)
-        is_direct = self.plan.protocol is Protocol.DIRECT
-        for rank, views in arguments.views.items():
-            pieces = [(view.address, view.elements * item) if view else (0, 0) for view in views]
-            pieces.append((links.scratch.of(rank, sizes[rank], wait), sizes[rank]))
-            number = links.registered.number
-            found.append(
-                (rank, [(at, number(rank, at, size) if is_direct else 0) for at, size in pieces])
-            )
-        return found
-
-    def _programs_of(
-        self, dtype: DataType, op: ReduceOp, *, scales: bool, wait: Callable[[], None]
-    ) -> list[Program]:
-        """The programs of the links' states. Calls `wait` before it loads them: the driver may wait
-        for all kernels then, also for one that waits for another thread's launch, which would wait
-        for the load."""
-        key = (dtype.name, op, scales)
-        if key not in self._programs:
-            wait()
-            states = self.links.states[self._number]
-            self._programs[key] = [self._program(state, dtype, op, scales) for state in states]
-        return self._programs[key]
-
-    def _program(self, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool) -> Program:
-        variant = Variant(
-            Platform(state.device.platform),
-            dtype.number,
-            op,
-            self.settings.threads,
-            self.links.ranks.is_one_device,
-            scales,
-        )
-        if scales:
-            prove_scales(self.plan)
-        engine = Engine.INTERPRETED if scales else self.settings.engine
-        program = state.device.build(self._kernels.source(engine, variant), KERNELS)
-        room = state.device.capacity(program, KERNELS[0], self.settings.threads)
-        if state.plan.blocks > room:
-            threads = self.settings.threads
-            raise K506.error(
-                expected=f"at most {room} blocks of {threads} threads at once on "
-                f"{state.device.name}",
-                found=f"{state.plan.blocks} blocks",
-            )
-        return program

@@ -16,7 +16,7 @@ from sley.engine.devices.device_ranks import DeviceRanks, Exchange
 from sley.engine.devices.device_state import DeviceState, plan_tables
 from sley.engine.devices.failures import failure
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
-from sley.engine.devices.memory import Registered, Scratch, SharedArrays
+from sley.engine.devices.memory import LinkMemory
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
 from sley.engine.devices.windows import Lanes, single_messages
 from sley.engine.kernels import Kernels
@@ -58,7 +58,9 @@ class LinkSet:
         is_one_process = self.ranks.is_one_process
         self.timeout_s = self.settings.timeout_of(is_one_process=is_one_process)
         with self.ranks.telling():
-            self._check_queues()
+            if self.settings.launching is Launching.BY_RANK:
+                for device in self.ranks.places:
+                    check_queues(device, len(self.ranks.on(device)))
             self.single_messages = [
                 single_messages(plan, self.ranks.devices, is_one_process=is_one_process)
                 for plan in plans
@@ -103,16 +105,14 @@ class LinkSet:
             [self._state(made, device, segments[device]) for device in self.launches]
             for made in self.tables
         ]
-        self.registered = Registered(self.ranks)
-        self.scratch = Scratch(self.ranks, self.registered)
-        self.arrays = SharedArrays(self.ranks, self.registered)
+        self.memory = LinkMemory(self.ranks)
         self.order = native.CallOrder(self.abort.array)
         self._failed = ""
         """What was found when a call failed. Not the error: its traceback has this object, which
         would then live until the garbage collector finds the cycle."""
         self._is_closed = False
         memory: list[Any] = [self.ranks, self.abort, self.states, self.mailboxes]
-        memory += [self._windows, self.scratch, self.arrays, self.order]
+        memory += [self._windows, self.memory, self.order]
         self._dropped = finalize(self, _end, self._barrier, memory)
         # At exit the driver frees the memory; it may already be unloaded.
         self._dropped.atexit = False
@@ -166,6 +166,15 @@ class LinkSet:
                 self._failed = error.diagnostics[0].found
                 raise
 
+    def give_up(self) -> None:
+        """Ends all calls that are under way, in all processes; any thread may call it."""
+        self.abort.array[0] = 1
+
+    def leave(self) -> None:
+        """Says that this process comes to no further meeting: others that wait for it fail, but for
+        those that close their links."""
+        self._barrier.leave()
+
     def check_open(self) -> None:
         """R508 if the links are closed."""
         if self._is_closed:
@@ -187,7 +196,7 @@ class LinkSet:
             for state in chain(*self.states):
                 state.plan.free()
             del self.states, self.launches, self.mailboxes, self._windows
-            del self.registered, self.scratch, self.arrays, self.order
+            del self.memory, self.order
 
     def _load(self, kernels: Kernels, received: int) -> Loaded:
         loaded = load(kernels.plan, *self.settings.slots_of(kernels.plan, received))
@@ -209,20 +218,6 @@ class LinkSet:
         )
         return DeviceState(device, plan, list(streams))
 
-    def _check_queues(self) -> None:
-        """K506 if launches of the ranks on a device could wait for one another in a queue."""
-        if self.settings.launching is Launching.TOGETHER:
-            return
-        for device in self.ranks.places:
-            launches, queues = len(self.ranks.on(device)), device.queues
-            if queues is not None and launches > queues:
-                raise K506.error(
-                    expected=f"at most {queues} ranks with launches of their own on {device.name}",
-                    found=f"{launches} ranks",
-                    remedy="Use Launching.TOGETHER, fewer ranks on a device, or set "
-                    "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA.",
-                )
-
     def _failure(self) -> Diagnostic | None:
         """K508 for the first call of which blocks have reported: calls that were started after it,
         of whatever plan, ended because of it. None without reports."""
@@ -237,6 +232,18 @@ class LinkSet:
         _, number = min(found)
         loaded, kernels = self.loaded[number], self.kernels[number]
         return failure(loaded, kernels, self.states[number], self.timeout_s)
+
+
+def check_queues(device: Device, launches: int) -> None:
+    """K506 if so many launches on a device could wait for one another in a queue."""
+    queues = device.queues
+    if queues is not None and launches > queues:
+        raise K506.error(
+            expected=f"at most {queues} ranks with launches of their own on {device.name}",
+            found=f"{launches} ranks",
+            remedy="Use Launching.TOGETHER, fewer ranks on a device, or set "
+            "CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA.",
+        )
 
 
 def _ranks_of(plans: Sequence[Plan]) -> int:

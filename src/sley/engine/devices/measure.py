@@ -30,8 +30,9 @@ def run(
 ) -> list[Measurement]:
     """Run `plan` on devices, once for each size, timed and checked as `sweep` says.
 
-    devices: each rank's, from `open_devices`. progress: called with each measurement as it is made.
-    All memory for data is allocated before the first size runs.
+    devices: each rank's, from `open_devices`. settings: by default with generated code. progress:
+    called with each measurement as it is made. All memory for data is allocated before the first
+    size runs.
 
     Calls are started from Python one after the other, without a graph. On a GPU a start takes as
     long as a small call: at small sizes the times are those of the starts.
@@ -39,7 +40,8 @@ def run(
     Raises SleyError with the rules K5xx and R5xx.
     """
     refuse_varying_plan(plan)
-    bench = Bench(CheckedData(plan, devices, sweep), devices, settings or Settings())
+    settings = settings or Settings(Engine.GENERATED)
+    bench = Bench(CheckedData(plan, devices, sweep), devices, settings)
     return measure.measure(plan, bench, sweep, progress)
 
 

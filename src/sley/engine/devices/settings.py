@@ -50,7 +50,9 @@ class Launching(Enum):
 class Settings:
     """How a plan runs on devices.
 
-    engine: generated code, or the interpreter.
+    engine: generated code, or the interpreter; by default generated code, or, on GPUs, as long as
+        that isn't compiled, the interpreter's prebuilt kernels, if they are installed, while it is
+        compiled in the background, for later executors. Ranks need not have the same.
     slots: messages that a connection holds, rounded up to a power of two; by default the plan's, or
         twice as many where that makes slices (`slices_of`).
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
@@ -65,7 +67,7 @@ class Settings:
     engine and launching may be given as words. Errors: R514.
     """
 
-    engine: Engine = Engine.GENERATED
+    engine: Engine | None = None
     slots: int | None = None
     slot_bytes: int | None = None
     threads: int = THREADS
@@ -84,7 +86,8 @@ class Settings:
                 expected=f"threads to be a multiple of {_WARP} up to {_MOST_THREADS}",
                 found=f"threads={self.threads!r}",
             )
-        object.__setattr__(self, "engine", member(Engine, self.engine, "engine", R514))
+        if self.engine is not None:
+            object.__setattr__(self, "engine", member(Engine, self.engine, "engine", R514))
         object.__setattr__(self, "launching", member(Launching, self.launching, "launching", R514))
 
     def timeout_of(self, *, is_one_process: bool) -> float:

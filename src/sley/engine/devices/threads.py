@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from sley.engine import native
-from sley.engine.devices.device import Bytes, Device, Memory, Program, View, Window
-from sley.engine.types import ARRAY_TYPES, DATA_TYPES, name_of
-from sley.errors import Place, SleyError
-from sley.errors.devices import K503, K504, K506, K510, K513, K517, K519
+from sley.engine.devices.device import Bytes, Device, Memory, Program, Window
+from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
+from sley.errors.devices import K503, K506, K510, K513, K517
 from sley.errors.disk_cache import cached
-from sley.errors.runtime import R504
 
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (  # -Og: most kernels run a few times; it compiles in 3/4 of the time that -O1 takes
@@ -43,6 +42,7 @@ class ThreadsDevice(Device):
     """
 
     platform = "cpu"
+    blocks = 64  # it starts more, but machines have no more cores
 
     def __init__(self, number: int = 0, *, flags: Sequence[str] = ()) -> None:
         self.number = number
@@ -50,6 +50,11 @@ class ThreadsDevice(Device):
         self._flags = tuple(flags)
         self.native: native.ThreadsDevice = _device(number)
         self._default = self.stream()
+
+    @property
+    def identity(self) -> bytes:  # type: ignore[override]
+        """See `Device.identity`. Not its number alone: a process can't share another one's."""
+        return f"{os.getpid()} {self.number}".encode()
 
     @classmethod
     def open(cls, ordinal: int) -> ThreadsDevice:
@@ -64,7 +69,7 @@ class ThreadsDevice(Device):
     def __hash__(self) -> int:
         return hash(("threads", self.number))
 
-    def build(self, text: str, functions: Sequence[str]) -> Program:
+    def build(self, text: str, functions: Sequence[str], interim: str = "") -> Program:
         library = str(self.compiled(text))
         return {name: self.native.function(library, name) for name in functions}
 
@@ -78,13 +83,6 @@ class ThreadsDevice(Device):
 
     def reach(self, other: Device) -> None:
         """See `Device.reach`. Threads can access all memory of their process."""
-
-    def carries_lines(self, other: Device) -> bool:
-        """See `Device.carries_lines`. On CPUs a line's flag is stored after its data."""
-        return True
-
-    def lends(self, address: int, other: Device) -> bool:
-        return True
 
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. On CPUs the primitives do what a switch does."""
@@ -102,27 +100,6 @@ class ThreadsDevice(Device):
             return tables[offset].ctypes.data
 
         return Window(parts, through)
-
-    def view(self, array: Any, *, what: str) -> View:
-        if not isinstance(array, np.ndarray):
-            try:
-                array = np.from_dlpack(array)
-            except (AttributeError, TypeError, BufferError, RuntimeError) as problem:
-                raise K504.error(
-                    at=Place(detail=what),
-                    expected="an array in the memory of the host",
-                    found=f"{type(array).__name__} ({problem})",
-                ) from None
-        if not array.flags.c_contiguous:
-            raise K519.error(
-                at=Place(detail=what),
-                expected="elements side by side",
-                found=f"shape {array.shape}, strides {array.strides}",
-            )
-        name = name_of(array.dtype)
-        if name not in ARRAY_TYPES:
-            raise R504.error(expected=f"one of {', '.join(DATA_TYPES)}", found=f"{name} in {what}")
-        return View(array.ctypes.data, array.size, name, bool(array.flags.writeable))
 
     def capacity(self, program: Program, function: str, threads: int) -> int:
         return _MOST_THREADS

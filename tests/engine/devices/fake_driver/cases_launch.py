@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fake_driver import TEXT, FakeDriver, array_on, compile_library, refused
 from sley.engine import native
-from sley.engine.devices.cuda import CudaDevice, arrays
+from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.device import Launch, Memory
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
@@ -219,6 +219,7 @@ def test_its_own_arrays_are_seen_as_they_are(device: CudaDevice, dtype: str) -> 
     view = device.view(array, what="it")
     seen = DATA_TYPES[dtype].array.name
     assert (view.address, view.elements, view.dtype) == (memory.address, 10, seen)
+    assert view.number == (DATA_TYPES[seen].number if seen in DATA_TYPES else -1)
     assert view.writable
 
 
@@ -350,10 +351,13 @@ def test_memory_that_the_driver_does_not_know_is_refused(device: CudaDevice) -> 
 
 @given(st.data())
 def test_side_by_side_is_what_numpy_calls_contiguous(data: st.DataObject) -> None:
+    device = CudaDevice.open(0)
     array = np.zeros(data.draw(st.lists(st.integers(0, 3), max_size=4)), np.int32)
     array = array.transpose(data.draw(st.permutations(range(array.ndim))))
     for axis in range(array.ndim):
         step = data.draw(st.sampled_from([1, 1, 2, -1]))
         array = array[(slice(None),) * axis + (slice(None, None, step),)]
-    strides = tuple(s // 4 for s in array.strides)
-    assert arrays._side_by_side(array.shape, strides) == array.flags.c_contiguous
+    if array.flags.c_contiguous:
+        assert device.view(Lent(array, (2, 0)), what="it").elements == array.size
+    else:
+        refused("K519", device.view, Lent(array, (2, 0)), what="it")

@@ -1,9 +1,15 @@
-"""The package sley-kernels over the stand-in: its kernels run where no compiler is installed."""
+"""The package sley-kernels over the stand-in: its kernels run where no compiler is installed, and
+in place of generated code until that is compiled.
+
+The stand-in runs the package's kernels, for CPUs; of NVRTC's code it runs nothing.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,48 +18,164 @@ import sley
 from fake_driver import FakeDriver, refused
 from fake_driver.cases_executor import RANKS, arrays, ring, values
 from sley.engine.devices import Engine, Executor, Settings
-from sley.engine.devices.cuda import CudaDevice, compiler
+from sley.engine.devices.cuda import CudaDevice, compiler, machine_code
 from sley.engine.devices.tables import structure
-from sley.engine.kernels import Kernels, Platform, Variant, prebuilt
+from sley.engine.kernels import KERNELS, Kernels, Platform, Variant, prebuilt
 from sley.engine.types import DATA_TYPES
 from support.devices.device_calls import threads
 
 SUM = Variant(Platform.CUDA, DATA_TYPES["float32"].number, sley.ReduceOp.SUM)
+EMPTY = "".join(f'extern "C" __global__ void {name}() {{}}\n' for name in KERNELS)
+
+
+def short_text(kernels: Kernels, engine: Engine, variant: Variant) -> str:
+    """A text in place of a plan's, which NVRTC compiles at once."""
+    return f"// {engine.value} {variant}\n{EMPTY}"
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with the code of one text: in place of machine code the stand-in takes the same
-    kernels for CPUs. No compiler is there afterwards."""
-    kernels, engine = Kernels.of(ring()), Engine.INTERPRETED
+    """A package with the code of one text, beside an empty cache."""
+    text = Kernels.of(ring()).source(
+        Engine.INTERPRETED, Variant(Platform.CPU, SUM.dtype, SUM.reduce_op)
+    )
+    code = f"library {structure('Call').itemsize} {threads().compiled(text)}\n".encode() + bytes(1)
+    monkeypatch.setattr(Kernels, "source", short_text)
     package = tmp_path / prebuilt.PACKAGE
     package.mkdir()
     major, _ = compiler.version()
     (package / "__init__.py").write_text(f"CUDA = ({major}, 0)\nLEAST = (8, 0)\n")
-    variant = Variant(Platform.CPU, SUM.dtype, SUM.reduce_op)
-    library = threads().compiled(kernels.source(engine, variant))
-    code = f"library {structure('Call').itemsize} {library}\n".encode() + bytes(1)
-    (package / prebuilt.file_of(kernels.source(engine, SUM))).write_bytes(code)
+    interpreted = Kernels.of(ring()).source(Engine.INTERPRETED, SUM)
+    (package / prebuilt.file_of(interpreted)).write_bytes(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, prebuilt.PACKAGE, raising=False)
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path / "cache"))
     return package
 
 
-@pytest.mark.usefixtures("whole_texts", "package")
+@pytest.fixture
+def no_compiler(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the package."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+
+
+@pytest.fixture
+def background() -> Iterator[Any]:
+    """What is compiled in the background, of texts that were never asked for."""
+    machine_code.background.cache_clear()
+    yield machine_code.background()
+    machine_code.background.cache_clear()
+
+
+def sums(on: Executor, devices: list[CudaDevice]) -> bool:
+    """Whether a call's kernels are the package's, which sum."""
+    data = arrays(devices, [np.arange(1000) + rank for rank in range(RANKS)])
+    on(data)
+    found = [values(device, array) for device, array in zip(devices, data, strict=True)]
+    if all((one == np.arange(1000) + rank).all() for rank, one in enumerate(found)):
+        return False
+    for one in found:
+        assert one.tolist() == (4 * np.arange(1000) + 6).tolist()
+    return True
+
+
+@pytest.mark.usefixtures("whole_texts", "no_compiler")
 def test_prebuilt_kernels_need_no_compiler(fake: FakeDriver) -> None:
     fake.set(devices=2)
     devices = [CudaDevice(rank % 2) for rank in range(RANKS)]
-    data = arrays(devices, [np.arange(1000) + rank for rank in range(RANKS)])
-    Executor(ring(), devices, Settings(Engine.INTERPRETED))(data)
-    for device, array in zip(devices, data, strict=True):
-        assert values(device, array).tolist() == (4 * np.arange(1000) + 6).tolist()
+    for engine in (None, Engine.INTERPRETED):
+        assert sums(Executor(ring(), devices, Settings(engine)), devices)
     # What the package lacks is compiled, and needs a compiler.
+    data = arrays(devices, [np.zeros(8)] * RANKS)
     for changed in (Settings(Engine.GENERATED), Settings(Engine.INTERPRETED, threads=256)):
         refused("K501", Executor(ring(), devices, changed), data)
 
 
-@pytest.mark.usefixtures("package")
+@pytest.mark.usefixtures("whole_texts", "package")
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_first_call_compiles_nothing(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, background: Any, number: int
+) -> None:
+    """Another process compiles, whose code runs in later executors, and after `reserve`."""
+
+    def compiled_here(text: str, arch: str) -> None:
+        raise AssertionError("a call waits for the compiler")
+
+    monkeypatch.setattr(compiler, "compile_text", compiled_here)
+    fake.set(devices=2)
+    devices = [CudaDevice(rank % number) for rank in range(RANKS)]
+    first = Executor(ring(), devices)
+    assert sums(first, devices)
+    background.join()
+    assert not sums(Executor(ring(), devices), devices)
+    assert sums(first, devices)
+    first.reserve(1000, "float32")
+    assert not sums(first, devices)
+    assert background.empty()
+
+
+@pytest.mark.usefixtures("whole_texts", "package")
+@pytest.mark.parametrize("script", ["", "exit 1", "echo noise; echo noise >&2; kill -9 $$"])
+def test_a_compiler_that_fails_disturbs_nothing(
+    fake: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    background: Any,
+    script: str,
+) -> None:
+    """Nor a program without a Python that it could start."""
+    path = tmp_path / "python"
+    if script:
+        path.write_text(f"#!/bin/sh\necho >> {tmp_path}/started\n{script}\n")
+        path.chmod(0o700)
+    devices = [CudaDevice(0)] * RANKS
+    monkeypatch.setattr(sys, "executable", str(path))
+    for _ in range(2):
+        on = Executor(ring(), devices)
+        assert sums(on, devices)
+        background.join()
+        on.reserve(1000, "float32")
+        assert sums(on, devices)
+    background.join()
+    assert not script or (tmp_path / "started").read_text() == "\n", "once for each text"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("whole_texts", "package")
+def test_code_for_other_gpus_is_left_alone(
+    fake: FakeDriver, package: Path, monkeypatch: pytest.MonkeyPatch, background: Any
+) -> None:
+    """In the cache and in the package, where the driver refuses it."""
+    monkeypatch.setattr(
+        compiler,
+        "compile_text",
+        lambda text, arch: compiler.Compiled(arch.encode() + bytes(1), b"", {}),
+    )
+    monkeypatch.setattr(sys, "executable", "")
+    device = CudaDevice(0)
+    own, other = device.arch, "sm_80"
+    assert own != other
+    variant = Variant(Platform.CUDA, SUM.dtype, SUM.reduce_op, one_gpu=True)
+    generated = Kernels.of(ring()).source(Engine.GENERATED, variant)
+    machine_code.compiled(generated, other)
+    assert sums(Executor(ring(), [device] * RANKS), [device] * RANKS)
+    (file,) = package.glob("*.fatbin")
+    file.write_bytes(b"library 8 nowhere\n" + bytes(1))  # the stand-in refuses it
+    device = CudaDevice(0)
+    assert not sums(Executor(ring(), [device] * RANKS), [device] * RANKS)
+    assert machine_code.is_compiled(generated, own)
+
+
+@pytest.mark.usefixtures("whole_texts", "no_compiler")
+def test_code_for_other_gpus_alone_is_refused(fake: FakeDriver, package: Path) -> None:
+    (file,) = package.glob("*.fatbin")
+    file.write_bytes(b"library 8 nowhere\n" + bytes(1))
+    devices = [CudaDevice(0)] * RANKS
+    refused("K501", Executor(ring(), devices), arrays(devices, [np.zeros(8)] * RANKS))
+
+
+@pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("older", [{"capability": 75}, {"driver_version": 12080}])
 def test_code_that_a_machine_does_not_run_is_left_alone(
     fake: FakeDriver, older: dict[str, int]

@@ -5,24 +5,24 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.cuda import arrays, compiler, driver
+from sley.engine.devices.cuda import compiler, driver
 from sley.engine.devices.cuda.arrays import CudaArray
+from sley.engine.devices.cuda.machine_code import compile_later, compiled, is_compiled
 from sley.engine.devices.cuda.streams import CudaStream, stream_address
 from sley.engine.devices.device import (
     Device,
     Memory,
     Program,
-    View,
     Window,
 )
 from sley.engine.kernels.prebuilt import has_prebuilt, prebuilt
-from sley.errors import counted
+from sley.errors import SleyError, counted
 from sley.errors.devices import K509, K510
-from sley.errors.disk_cache import cached_bytes
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
@@ -50,8 +50,9 @@ class CudaDevice(Device):
         self.queues = driver.queues()
         self.native: native.CudaDevice = native.CudaDevice(ordinal)
         self.name = self.native.name
-        self.uuid = uuid.UUID(bytes=self.native.identity)
-        self.multiprocessors = self.native.multiprocessors
+        self.identity = self.native.identity
+        self.uuid = uuid.UUID(bytes=self.identity)
+        self.blocks = self.multiprocessors = self.native.multiprocessors
         self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
         if not self._has_prebuilt:
             _ = self.arch  # raises what the first call would
@@ -83,11 +84,13 @@ class CudaDevice(Device):
     def __hash__(self) -> int:
         return hash(self.uuid)
 
-    def build(self, text: str, functions: Sequence[str]) -> dict[str, int]:
+    def build(self, text: str, functions: Sequence[str], interim: str = "") -> dict[str, int]:
         """See `Device.build`: kernels by name. Their code stays loaded until the process ends,
         since a CUDA graph may hold them and its lifetime is unknown. K503 if `text` doesn't
         compile or lacks a function."""
-        module = self._module(text)
+        module = self._interim(text, interim) if interim else None
+        if module is None:
+            module = self._module(text)
         return {name: self.native.function(module, name) for name in functions}
 
     def reach(self, other: Device) -> None:
@@ -97,14 +100,6 @@ class CudaDevice(Device):
         if not isinstance(other, CudaDevice):
             raise K509.error(expected=f"a GPU that {self.name} can reach", found=other.name)
         self.native.reach(other.native)
-
-    def carries_lines(self, other: Device) -> bool:
-        """See `Device.carries_lines`. The links that do are those with native atomics: NVLink."""
-        return isinstance(other, CudaDevice) and self.native.has_atomics_to(other.native.device)
-
-    def lends(self, address: int, other: Device) -> bool:
-        """See `Device.lends`."""
-        return isinstance(other, CudaDevice) and self.native.lends(address, other.native)
 
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. Switches serve multicast objects, of which a device is a part
@@ -125,10 +120,6 @@ class CudaDevice(Device):
         addresses, switched, owner = native.CudaDevice.window(gpus, size_bytes)
         parts = tuple(Memory(address, size_bytes, owner) for address in addresses)
         return Window(parts, lambda offset: switched + offset)
-
-    def view(self, array: Any, *, what: str) -> View:
-        """See `Device.view`. K519 for an object that isn't an array."""
-        return arrays.view(array, self.native, self.ordinal, what=what)
 
     def capacity(self, program: Program, function: str, threads: int) -> int:
         """See `Device.capacity`."""
@@ -154,17 +145,35 @@ class CudaDevice(Device):
         """See `Device.is_captured`."""
         return self.native.is_captured(stream_address(stream))
 
-    def _module(self, text: str) -> int:
-        key = hashlib.sha256(text.encode()).digest()
-        if key not in self._modules:
-            code = prebuilt(text) if self._has_prebuilt else None
-            self._modules[key] = self.native.load(code or self._compiled(text))
-        return self._modules[key]
+    def _interim(self, text: str, instead: str) -> int | None:
+        """The module of prebuilt kernels, as long as no machine code of `text` is at hand, which is
+        then compiled in the background; else None."""
+        arch = None
+        with suppress(SleyError):  # without a compiler
+            arch = self.arch
+        if _digest(text) in self._modules or (arch and is_compiled(text, arch)):
+            return None
+        module = self._prebuilt(instead)
+        if arch and module:
+            compile_later(text, arch)
+        return module
 
-    def _compiled(self, text: str) -> bytes:
-        major, minor = compiler.version()
-        return cached_bytes(
-            ("cuda", self.arch, f"{major}.{minor}", *compiler.OPTIONS, text),
-            ".cubin",
-            lambda: compiler.compile_text(text, self.arch).cubin,
-        )
+    def _module(self, text: str) -> int:
+        module = self._prebuilt(text)
+        if module is None:
+            module = self._modules[_digest(text)] = self.native.load(compiled(text, self.arch))
+        return module
+
+    def _prebuilt(self, text: str) -> int | None:
+        """The module of a text's prebuilt kernels, or of a text that was loaded before. Kernels for
+        other GPUs are as none; any other error of loading them compiled ones have, too."""
+        key = _digest(text)
+        code = prebuilt(text) if self._has_prebuilt and key not in self._modules else None
+        if code is not None:
+            with suppress(SleyError):
+                self._modules[key] = self.native.load(code)
+        return self._modules.get(key)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,86 @@
+#include "devices/device_calls.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+namespace sley {
+
+DeviceCalls::DeviceCalls(std::shared_ptr<CallOrder> order, std::shared_ptr<MemoryIndex> memory,
+                         int rank, unsigned threads, bool together)
+    : order_(std::move(order)), memory_(std::move(memory)), threads_(threads), together_(together),
+      buffers_{{rank, {}, {}}}, streams_(1) {}
+
+int DeviceCalls::add_plan(std::shared_ptr<const DevicePlan> plan) {
+    if (plan->groups().size() != 1) throw std::invalid_argument("a plan of more than one launch");
+    const std::lock_guard<std::mutex> held(lock_);
+    plans_.push_back(std::move(plan));
+    return static_cast<int>(plans_.size()) - 1;
+}
+
+void DeviceCalls::set_table(const CallKind& kind, std::vector<std::uint64_t> ends,
+                            std::vector<int> plans) {
+    const std::lock_guard<std::mutex> held(lock_);
+    const auto is_unknown = [this](int plan) { return plan < 0 || plan >= int(plans_.size()); };
+    if (ends.size() != plans.size() || !std::is_sorted(ends.begin(), ends.end()) || ends.empty() ||
+        ends.back() != std::numeric_limits<std::uint64_t>::max() ||
+        std::any_of(plans.begin(), plans.end(), is_unknown)) {
+        throw std::invalid_argument("ends up to the largest number, and a plan for each");
+    }
+    rows_[{kind.kind, kind.in_place, kind.root}] = {std::move(ends), std::move(plans)};
+}
+
+void DeviceCalls::set_program(int plan, const CallProgram& program, std::uintptr_t run,
+                              std::uintptr_t divide) {
+    const std::lock_guard<std::mutex> held(lock_);
+    const auto& own = plans_.at(static_cast<std::size_t>(plan));
+    calls_.insert_or_assign({plan, program.dtype, program.op, program.scales},
+                            PlanCall(order_, memory_, {{own, run, divide}}, threads_, together_));
+}
+
+int DeviceCalls::plan_of(const CallKind& kind, std::uint64_t size_bytes) const {
+    const std::lock_guard<std::mutex> held(lock_);
+    return number_of(kind, size_bytes);
+}
+
+StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program,
+                                std::uint64_t size_bytes, CallValues values, RankBuffers buffers,
+                                Device::Stream stream, bool recorded,
+                                const std::shared_ptr<void>& keeps) {
+    const std::lock_guard<std::mutex> held(lock_);
+    if (order_->is_given_up()) return StartOutcome::kGivenUp;
+    if (size_bytes == 0) return StartOutcome::kStarted;
+    const int plan = number_of(kind, size_bytes);
+    const auto found = calls_.find({plan, program.dtype, program.op, program.scales});
+    if (found == calls_.end()) return StartOutcome::kLacksProgram;
+    auto& call = found->second;
+    buffers.rank = buffers_[0].rank;
+    buffers_[0] = buffers;
+    values.buffers = &buffers_;
+    if (!call.lay_out(values) || !has_scratch(plan, values)) return StartOutcome::kLacksScratch;
+    streams_[0] = stream;
+    if (keeps != nullptr) call.keep(keeps);
+    const bool is_started = call.start(streams_, recorded);
+    if (keeps != nullptr) call.keep(nullptr);
+    return is_started ? StartOutcome::kStarted : StartOutcome::kGivenUp;
+}
+
+bool DeviceCalls::has_scratch(int plan, const CallValues& values) const {
+    const auto& numbers = plans_[static_cast<std::size_t>(plan)]->numbers();
+    const auto& chunks = numbers.scratch_chunks;
+    const auto rank = std::max_element(chunks.begin(), chunks.end()) - chunks.begin();
+    const auto most = numbers.scratch_bytes(static_cast<int>(rank), values.item_bytes, values.count);
+    const std::lock_guard<std::mutex> held(memory_->lock);
+    return memory_->scratch(buffers_[0].rank, static_cast<std::uint64_t>(most)).has_value();
+}
+
+int DeviceCalls::number_of(const CallKind& kind, std::uint64_t size_bytes) const {
+    const auto found = rows_.find({kind.kind, kind.in_place, kind.root});
+    if (found == rows_.end()) throw std::invalid_argument("no plans for a kind of calls");
+    const auto& [ends, plans] = found->second;
+    const auto end = std::lower_bound(ends.begin(), ends.end(), size_bytes);
+    return plans[static_cast<std::size_t>(end - ends.begin())];
+}
+
+}  // namespace sley

@@ -1,0 +1,82 @@
+// The calls of a rank of a communicator on a device: which plan runs each, and its start.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "devices/plan_call.hpp"
+
+namespace sley {
+
+// The kind of a collective, by number; its root, or 0.
+struct CallKind {
+    int kind;
+    bool in_place;
+    int root;
+};
+
+// A kernel's type and operation, by number, and whether inputs are multiplied by a factor.
+struct CallProgram {
+    int dtype, op;
+    bool scales;
+};
+
+enum class StartOutcome { kStarted, kGivenUp, kLacksProgram, kLacksScratch };
+
+// Any threads may share it. After the first call of a plan, type and operation nothing is allocated.
+class DeviceCalls {
+public:
+    // order, memory: of the rank alone. threads, together: see PlanCall.
+    DeviceCalls(std::shared_ptr<CallOrder> order, std::shared_ptr<MemoryIndex> memory, int rank,
+                unsigned threads, bool together);
+
+    // Returns the plan's number: from 0 on.
+    int add_plan(std::shared_ptr<const DevicePlan> plan);
+
+    // The plans of the calls of a kind, by size: plans[k] up to ends[k] bytes, which ascend to the
+    // largest number.
+    void set_table(const CallKind& kind, std::vector<std::uint64_t> ends, std::vector<int> plans);
+
+    // The kernels of a plan's calls; see PlanCall::Place.
+    void set_program(int plan, const CallProgram& program, std::uintptr_t run,
+                     std::uintptr_t divide);
+
+    // The plan of a call. size_bytes: of the largest buffer of any rank.
+    int plan_of(const CallKind& kind, std::uint64_t size_bytes) const;
+
+    // Starts a call on a stream; without a launch if size_bytes is 0, which all ranks know. buffers:
+    // the rank's, whose number is set here. recorded: see OrderedCall. keeps: see Launch. What the
+    // call lacks, it lacks before anything is started. Throws Refusal, and what devices throw.
+    StartOutcome start(const CallKind& kind, const CallProgram& program, std::uint64_t size_bytes,
+                       CallValues values, RankBuffers buffers, Device::Stream stream, bool recorded,
+                       const std::shared_ptr<void>& keeps);
+
+private:
+    // Whether the rank has the scratch that any rank needs in the call: where ranks are threads of a
+    // process, all must lack it in the same call, to allocate it together.
+    bool has_scratch(int plan, const CallValues& values) const;
+
+    struct Row {
+        std::vector<std::uint64_t> ends;
+        std::vector<int> plans;
+    };
+
+    int number_of(const CallKind& kind, std::uint64_t size_bytes) const;
+
+    std::shared_ptr<CallOrder> order_;
+    std::shared_ptr<MemoryIndex> memory_;
+    unsigned threads_;
+    bool together_;
+    mutable std::mutex lock_;
+    std::vector<std::shared_ptr<const DevicePlan>> plans_;
+    std::map<std::array<int, 3>, Row> rows_;         // by kind
+    std::map<std::array<int, 4>, PlanCall> calls_;  // by plan and program
+    std::vector<RankBuffers> buffers_;               // of the call that starts
+    std::vector<Device::Stream> streams_;
+};
+
+}  // namespace sley

@@ -1,0 +1,674 @@
+"""DeviceCommunicator: collectives on GPUs, or on threads of this machine's CPUs."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import product, zip_longest
+from types import TracebackType
+from typing import Any, TypeAlias
+from weakref import WeakSet
+
+import numpy as np
+
+from sley.communicator.arrays import (
+    check_order,
+    check_root,
+    check_writable,
+    count_of,
+    is_in_place,
+    memory_of,
+    root_array,
+)
+from sley.communicator.calls import Call
+from sley.communicator.failures import closed, failed_before
+from sley.communicator.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
+from sley.communicator.rendezvous.stores import Store
+from sley.communicator.selection.device_rules import DeviceLimits
+from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
+from sley.communicator.selection.plans import Plans
+from sley.communicator.selection.ready_plans import ReadyPlan
+from sley.communicator.settings import Settings
+from sley.communicator.stats import log_to_stderr, logger
+from sley.engine import arguments, native
+from sley.engine.devices import Device, Launching, LinkSet, open_devices
+from sley.engine.devices import Settings as KernelSettings
+from sley.engine.devices.arguments import check_factor
+from sley.engine.devices.device import Memory, Program
+from sley.engine.devices.links import check_queues
+from sley.engine.devices.programs import Programs
+from sley.engine.kernels import KERNELS, Engine
+from sley.engine.limits import whole
+from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
+from sley.errors import Diagnostic, Place, SleyError, telling
+from sley.errors.calls import N627
+from sley.errors.communicator import N604, N608
+from sley.errors.devices import K506, K508, K514, K518
+from sley.errors.runtime import R508
+from sley.ir.sizes import SizeRange
+from sley.ir.topology import Topology
+from sley.ir.words import ReduceOp
+
+_TYPES = ("float32", "float16", "bfloat16")
+_MOVED = {kind.size_bytes: kind for kind in DATA_TYPES.values() if kind.name.startswith("int")}
+"""What calls that don't reduce move elements as, by their size: the bytes are all that counts."""
+
+_MOVED_AS = {name: _MOVED[kind.size_bytes] for name, kind in DATA_TYPES.items()}
+_MOVED_AS["uint16"] = _MOVED[2]  # NumPy's type for the bits of some
+
+_NUMBER = {kind: number for number, kind in enumerate(CALLS)}
+"""The number of each kind of calls, in the engine."""
+
+_NO_END = 2**64 - 1
+_WORD_BYTES = 256
+_DIGITS = 16
+_MOST_KEY = 2**31 - 1
+_MOST_BLOCKS = 32
+"""The most thread blocks of a rank, as many as NCCL's."""
+
+_OPEN: WeakSet[LinkSet] = WeakSet()
+"""The links of the open communicators of this process."""
+
+Key: TypeAlias = tuple[str, bool, int]
+"""A kind of calls: its name, whether in place, and the root, or 0."""
+
+Table: TypeAlias = Mapping[Key, Sequence[tuple[SizeRange, ReadyPlan]]]
+"""The plans of all kinds of calls, by size."""
+
+
+@dataclass(frozen=True)
+class _Core:
+    """What an open communicator has. A call keeps it until it returns, even if another thread
+    closes the communicator meanwhile.
+
+    stream: of calls without one. word: memory of barriers. mates: the ranks on this rank's device.
+    """
+
+    links: LinkSet
+    programs: Programs
+    calls: native.DeviceCalls
+    stream: Any
+    word: Memory
+    mates: list[int]
+
+    def load(self, number: int, dtype: DataType, op: ReduceOp, *, scales: bool = False) -> None:
+        """Loads the kernels of a plan's calls, while none is under way. Errors: K5xx."""
+        (program,) = self.programs.of(number, dtype, op, scales=scales, wait=lambda: None)
+        run, divide = KERNELS
+        self._check_room(number, program)
+        divides = program[divide] if op is ReduceOp.AVG else 0
+        self.calls.set_program(number, dtype.number, int(op), scales, program[run], divides)
+
+    def _check_room(self, number: int, program: Program) -> None:
+        """K506 if the blocks of the ranks on this device can't run at the same time."""
+        if len(self.mates) == 1:
+            return
+        device, threads = self.links.ranks.places[0], self.links.settings.threads
+        of_ranks = np.maximum(np.diff(self.links.kernels[number].plan.rank_block), 1)
+        blocks = int(of_ranks[self.mates].sum())
+        room = device.capacity(program, KERNELS[0], threads)
+        if blocks > room:
+            raise K506.error(
+                expected=f"at most {room} blocks of {threads} threads at once on {device.name}",
+                found=f"{blocks} blocks of {len(self.mates)} ranks",
+            )
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """What the ranks of a communicator do together to open it. Its fields are arguments of
+    `DeviceCommunicator`, but for the finished rendezvous. Errors: those of its class."""
+
+    rendezvous: Rendezvous
+    device: Device
+    settings: Settings
+    kernels: KernelSettings
+    types: tuple[DataType, ...]
+    ops: tuple[ReduceOp, ...]
+
+    def exchange(self, value: bytes) -> list[bytes]:
+        """An all-gather with a timeout of its own: plans are compiled between two of them."""
+        self.rendezvous.renew(self.settings.patience_s)
+        return self.rendezvous.exchange(value)
+
+    def choose(self, topology: Topology | str | None) -> tuple[Plans, Table]:
+        """What chooses plans, and the plans of all calls, which are equal on all ranks."""
+        rendezvous, settings = self.rendezvous, self.settings
+        if rendezvous.hosts.count > 1:
+            found = f"ranks on {rendezvous.hosts.count} hosts"
+            raise K514.error(expected="all ranks on one host", found=found)
+        limits = self._limits(topology)
+        with telling(rendezvous.refuse):
+            plans = Plans(
+                rendezvous.hosts,
+                devices=limits,
+                plan_dir=settings.plan_dir,
+                cache=settings.use_cache,
+            )
+            if settings.plan_dir_strict and plans.folder_problems:
+                raise SleyError(list(plans.folder_problems))
+            table = {
+                (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
+                for kind, in_place, root in _keys(rendezvous.ranks)
+            }
+        self._check_same(table)
+        for problem in plans.problems:
+            words = "%s, rank %d: sley's default plans run instead of those of\n%s"
+            logger.warning(words, rendezvous.name, rendezvous.rank, problem)
+        return plans, table
+
+    def core(self, table: Table) -> _Core:
+        """What the communicator has: the plans over one set of links, each once, and their
+        kernels."""
+        rank, mates = self.rendezvous.rank, self._mates
+        plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
+        numbers = {own: number for number, own in enumerate(plans)}
+        settings = replace(
+            self.kernels,
+            timeout_s=self.kernels.timeout_s or self.settings.timeout_s,
+            launching=Launching.BY_RANK if len(mates) > 1 else self.kernels.launching,
+        )
+        links = LinkSet(list(plans.values()), {rank: self.device}, settings, exchange=self.exchange)
+        ((_, stream),) = links.launches[self.device]
+        together = settings.launching is Launching.TOGETHER
+        calls = native.DeviceCalls(
+            links.order, links.memory.index, rank, settings.threads, together
+        )
+        for (state,) in links.states:
+            calls.add_plan(state.plan)
+        with links.ranks.telling():
+            word = self.device.allocate(_WORD_BYTES)
+            core = _Core(links, Programs(links), calls, stream, word, mates)
+            for (kind, in_place, root), rows in table.items():
+                ends = [_NO_END if s.end_bytes is None else s.end_bytes for s, _ in rows]
+                of = [numbers[ready.digest] for _, ready in rows]
+                calls.set_table(_NUMBER[kind], in_place, root, ends, of)
+                for number, (dtype, op) in product(of, self._programs(kind)):
+                    core.load(number, dtype, op)
+        links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
+        return core
+
+    @property
+    def _devices(self) -> list[bytes]:
+        """The identity of each rank's device."""
+        return [bytes.fromhex(one.offered["device"]) for one in self.rendezvous.descriptions]
+
+    @property
+    def _mates(self) -> list[int]:
+        """The ranks on this rank's device."""
+        return [rank for rank, at in enumerate(self._devices) if at == self.device.identity]
+
+    def _limits(self, topology: Topology | str | None) -> DeviceLimits:
+        """What the rules know of the devices, equal on all ranks."""
+        devices, offered = self._devices, self.rendezvous.descriptions
+        shares = Counter(devices)
+        rooms = [
+            int(o.offered["blocks"]) // shares[d] for o, d in zip(offered, devices, strict=True)
+        ]
+        with telling(self.rendezvous.refuse):
+            processes = [one.process for one in offered]
+            here = processes[self.rendezvous.rank]
+            check_queues(self.device, sum(processes[mate] == here for mate in self._mates))
+            own = all(map(self.device.carries_lines, {*devices} - {self.device.identity}))
+        return DeviceLimits(
+            topology,
+            has_lines=all(map(int, self.exchange(b"1" if own else b"0"))),
+            is_one_device=len(shares) == 1,
+            max_blocks=max(1, min(*rooms, _MOST_BLOCKS)),
+        )
+
+    def _check_same(self, table: Table) -> None:
+        """N604, on all ranks, unless they have the same plans for the same sizes."""
+        rows = [
+            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
+            for key, ranges in table.items()
+            for sizes, ready in ranges
+        ]
+        first, *others = map(json.loads, self.exchange(json.dumps(rows).encode()))
+        for rank, other in enumerate(others, 1):
+            if other != first:
+                pairs = zip_longest(first, other, fillvalue=("no further calls", "none"))
+                one, two = next(pair for pair in pairs if pair[0] != pair[1])
+                raise N604.error(
+                    expected=f"the same plans on all ranks of communicator "
+                    f"{self.rendezvous.name!r}, as on rank 0: for {one[0]}, {one[1]}",
+                    found=f"for {two[0]}, {two[1]} on rank {rank}",
+                )
+
+    def _programs(self, kind: str) -> list[tuple[DataType, ReduceOp]]:
+        """The types and operations of a kind's calls whose kernels are loaded beforehand."""
+        if CALLS[kind].reduces:
+            return list(product(self.types, self.ops))
+        return [(_MOVED[size], ReduceOp.SUM) for size in {own.size_bytes for own in self.types}]
+
+
+class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
+    """Ranks that run collectives together on the GPUs of a host, each a process or a thread.
+    Threads of the CPU are a device, too.
+
+    store, rank, ranks, name, environ: as for `Communicator`. device: the rank's, or its name
+    ("cuda:0"); several ranks may have one device. settings: of these, `timeout_s`, `plan_dir`,
+    `plan_dir_strict` and `use_cache` apply; by default those of the environment. kernels: how plans
+    run; by default in the interpreter, whose kernels run all plans. types, ops: whose kernels are
+    loaded now. topology: the machine for which plans are chosen, or its name; by default one like
+    the devices.
+
+    All ranks make it together, make the same calls in the same order, and close it. When it is made
+    it chooses the plans of all calls, and allocates what they share. Some calls lack something: the
+    first of a type or operation that wasn't named, and one whose plan has scratch, if it is larger
+    than those before. It waits on all ranks until no call is under way, and gets it; in the capture
+    of a graph it is refused (K518). After a call has failed, all further calls fail (N630).
+
+    Arrays are contiguous and on the rank's device: tensors of PyTorch or CuPy, anything with DLPack
+    or the CUDA array interface, and NumPy's on threads. Their types are `sley.engine.DATA_TYPES`,
+    with dtype="bfloat16" for uint16 arrays of its bits, and so for the 8-bit ones. All ranks give
+    arrays of the same sizes and type. Output and input may be the same memory where the collective
+    allows it. With the caller's `stream` a call returns when it is started; its error comes from
+    `error`, `check`, `synchronize` or a later call. Otherwise it follows the device's default
+    stream, and has ended on return. Threads may share a communicator. Errors: N60x, N62x, K5xx,
+    R5xx.
+
+    rank, ranks, name, device, settings, kernels: as given. plans: chose the plans; what is
+    registered there later doesn't run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        ranks: int,
+        device: Device | str,
+        *,
+        name: str = "sley",
+        settings: Settings | None = None,
+        kernels: KernelSettings | None = None,
+        types: Sequence[str] = _TYPES,
+        ops: Sequence[ReduceOp | str] = (ReduceOp.SUM,),
+        topology: Topology | str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        log_to_stderr()
+        check_place(rank, ranks)
+        self.rank, self.ranks, self.name = int(rank), int(ranks), name
+        self.device = open_devices(device, 1)[0] if isinstance(device, str) else device
+        self.settings = settings or Settings.from_environment()
+        self.kernels = kernels or KernelSettings(Engine.INTERPRETED)
+        own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
+        self._store, self._topology, self._environ = store, topology, environ
+        self._splits = 0
+        self._failure: tuple[Diagnostic, ...] = ()
+        """Of the first call that has failed. Not the error: its traceback would keep all this."""
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        """Held while a call is started, and by what all ranks do together."""
+        # What they share, and what decides when a call lacks a kernel.
+        agreed = {
+            "platform": self.device.platform,
+            "slots": str(self.kernels.slots),
+            "slot_bytes": str(self.kernels.slot_bytes),
+            "threads": str(self.kernels.threads),
+            "types": " ".join(each.name for each in own),
+            "ops": " ".join(each.name for each in named),
+        }
+        rendezvous = bootstrap(
+            store,
+            self.rank,
+            self.ranks,
+            name=name,
+            timeout_s=self.settings.patience_s,
+            agreed=agreed,
+            offered={"device": self.device.identity.hex(), "blocks": str(self.device.blocks)},
+            environ=environ,
+        )
+        self._opening = _Opening(rendezvous, self.device, self.settings, self.kernels, own, named)
+        self.plans, table = self._opening.choose(topology)
+        self._core: _Core | None = self._opening.core(table)
+        _OPEN.add(self._core.links)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an exception here, other ranks may never call `close`.
+        self._close(meet=problem is None)
+
+    def close(self) -> None:
+        """Waits for this rank's calls and, unless a call has failed, until all ranks call it, then
+        leaves the communicator and frees its memory. A second call does nothing. Errors: K514."""
+        self._close(meet=True)
+
+    def abort(self) -> None:
+        """Ends every call in progress, on all ranks; all further calls fail. Any thread may call
+        it, at any time."""
+        core = self._core
+        if core is not None and os.getpid() == self._process:
+            told = N608.diagnostic(
+                at=self._place,
+                expected="every rank to continue",
+                found="this rank aborted its calls",
+            )
+            self._failure = self._failure or (told,)
+            core.links.give_up()
+
+    def error(self) -> SleyError | None:
+        """The error of the first call that has failed; None as long as none has. Doesn't wait."""
+        core = self._core
+        if core is not None and not self._failure:
+            with suppress(SleyError), self._noting():
+                core.links.check()
+        return SleyError(list(self._failure)) if self._failure else None
+
+    def check(self) -> None:
+        """Raises the error of the first call that has failed."""
+        error = self.error()
+        if error is not None:
+            raise error
+
+    def synchronize(self) -> None:
+        """Waits until this rank's calls are done, on whatever streams. Errors: as of `check`."""
+        core = self._open_core()
+        with self._noting():
+            core.links.wait()
+
+    def split(self, color: int | None, key: int = 0) -> DeviceCommunicator | None:
+        """Divides the ranks: a communicator of those that give the same `color`, a number from 0
+        on, by their `key` and then their rank; None for ranks whose color is None. All ranks call
+        it. The new one has the same device, settings and kernels, and lives on its own. Errors: as
+        when one is made."""
+        if color is not None:
+            whole(color, "color", 0)
+        whole(key, "key", -_MOST_KEY)
+        with self._lock:
+            self._open_core()
+            self._splits += 1
+            name = f"{self.name}/{self._splits}.{color}"
+            said = self._opening.exchange(json.dumps([color, key]).encode())
+        if color is None:
+            return None
+        given = enumerate(map(json.loads, said))
+        members = sorted((key, rank) for rank, (other, key) in given if other == color)
+        return DeviceCommunicator(
+            self._store,
+            [rank for _, rank in members].index(self.rank),
+            len(members),
+            self.device,
+            name=name,
+            settings=self.settings,
+            kernels=self.kernels,
+            types=[each.name for each in self._opening.types],
+            ops=self._opening.ops,
+            topology=self._topology,
+            environ=self._environ,
+        )
+
+    def empty(self, dtype: str, elements: int) -> Any:
+        """A new array on this rank's device, which the other ranks can read in place: with the
+        direct protocol they do so without a copy, at any place in it. All ranks call it, with the
+        same arguments. It lasts until the communicator is closed. Errors: K507, R504, R514."""
+        with self._lock:
+            links = self._open_core().links
+            links.settle()
+            return links.memory.empty(dtype, elements)[self.rank]
+
+    def all_reduce(
+        self,
+        data: Any,
+        out: Any = None,
+        op: ReduceOp | str = ReduceOp.SUM,
+        *,
+        dtype: str | None = None,
+        factor: Any = None,
+        stream: Any = None,
+    ) -> None:
+        """Replaces `data`, or fills `out`, with the reduction of all ranks' data. factor: with SUM,
+        what this rank's data is multiplied by, as for `Executor.__call__`."""
+        out = data if out is None else out
+        self._call("all_reduce", data, out, op, 0, dtype, stream, factor)
+
+    def all_gather(
+        self, data: Any, out: Any, *, dtype: str | None = None, stream: Any = None
+    ) -> None:
+        """Puts all ranks' data into `out`, by rank; `data` may be the rank's part of `out`."""
+        self._call("all_gather", data, out, ReduceOp.SUM, 0, dtype, stream)
+
+    def reduce_scatter(
+        self,
+        data: Any,
+        out: Any,
+        op: ReduceOp | str = ReduceOp.SUM,
+        *,
+        dtype: str | None = None,
+        factor: Any = None,
+        stream: Any = None,
+    ) -> None:
+        """Puts the rank's part of the reduction of all ranks' data into `out`, which may be that
+        part of `data`. factor: as in `all_reduce`."""
+        self._call("reduce_scatter", data, out, op, 0, dtype, stream, factor)
+
+    def all_to_all(
+        self, data: Any, out: Any, *, dtype: str | None = None, stream: Any = None
+    ) -> None:
+        """Sends part r of `data` to rank r, and puts what rank r sends into part r of `out`, which
+        may be `data`."""
+        self._call("all_to_all", data, out, ReduceOp.SUM, 0, dtype, stream)
+
+    def broadcast(
+        self, data: Any, root: int = 0, *, dtype: str | None = None, stream: Any = None
+    ) -> None:
+        """Replaces `data` with the root's."""
+        self._call("broadcast", data, data, ReduceOp.SUM, root, dtype, stream)
+
+    def reduce(
+        self,
+        data: Any,
+        op: ReduceOp | str = ReduceOp.SUM,
+        root: int = 0,
+        *,
+        dtype: str | None = None,
+        factor: Any = None,
+        stream: Any = None,
+    ) -> None:
+        """Replaces the root's `data` with the reduction of all ranks' data; that of other ranks may
+        be overwritten. factor: as in `all_reduce`."""
+        self._call("reduce", data, data, op, root, dtype, stream, factor)
+
+    def gather(
+        self, data: Any, out: Any, root: int = 0, *, dtype: str | None = None, stream: Any = None
+    ) -> None:
+        """Puts all ranks' data into the root's `out`, by rank; other ranks' `out` is ignored."""
+        out = root_array("gather", out) if self.rank == check_root(root, self.ranks) else None
+        self._call("gather", data, out, ReduceOp.SUM, root, dtype, stream)
+
+    def scatter(
+        self, data: Any, out: Any, root: int = 0, *, dtype: str | None = None, stream: Any = None
+    ) -> None:
+        """Puts part r of the root's `data` into rank r's `out`; other ranks' `data` is ignored."""
+        data = root_array("scatter", data) if self.rank == check_root(root, self.ranks) else None
+        self._call("scatter", data, out, ReduceOp.SUM, root, dtype, stream)
+
+    def barrier(self, *, stream: Any = None) -> None:
+        """Ends when all ranks have called it; on a stream, after what each has put there before."""
+        core = self._open_core()
+        element = next(iter(self._opening.types), DATA_TYPES["int32"])
+        word = core.word.address, element.size_bytes
+        call = Call(BARRIER, *word, *word, 1, element)
+        self._start(core, call, stream)
+
+    def _call(
+        self,
+        kind: str,
+        data: Any,
+        out: Any,
+        op: ReduceOp | str,
+        root: int,
+        dtype: str | None,
+        stream: Any,
+        factor: Any = None,
+    ) -> None:
+        core = self._open_core()
+        check_order(kind, out, op)
+        root = check_root(root, self.ranks)
+        source = None if data is None else self.device.view(data, what=f"data of {kind}")
+        target = source
+        if out is not data:
+            target = None if out is None else self.device.view(out, what=f"out of {kind}")
+        if target is not None:
+            check_writable(kind, target.writable)
+        given = {f"data of {kind}": source, f"out of {kind}": target}
+        element = _element_of(kind, {what: view for what, view in given.items() if view}, dtype)
+        elements = [view.elements if view else 0 for view in (source, target)]
+        count = count_of(kind, self.ranks, *elements, at_root=self.rank == root)
+        if not count:
+            return  # as on all ranks
+        item = element.size_bytes
+        spans = [(v.address, v.elements * item) if v else (0, 0) for v in (source, target)]
+        if any(start % item for start, _ in spans):
+            expected = f"arrays for {kind} that are aligned to their elements"
+            raise N627.error(expected=expected, found=f"elements of {item} bytes that aren't")
+        call = Call(kind, *spans[0], *spans[1], count, element, reduction(op), root)
+        self._start(core, call, stream, factor, (data, out))
+
+    def _start(
+        self,
+        core: _Core,
+        call: Call,
+        stream: Any,
+        factor: Any = None,
+        owners: tuple[object, ...] = (),
+    ) -> None:
+        """Starts a call, and waits for its end if it has no stream."""
+        in_place, device, links = is_in_place(call, self.rank), self.device, core.links
+        item = call.dtype.size_bytes
+        size_bytes = size_of(call.kind, self.ranks, call.count, item)
+        which = _NUMBER[call.kind], in_place, call.root
+        factors: dict[str, Any] = {}
+        if factor is not None:
+            plan = links.plans[core.calls.plan_of(*which, size_bytes)]
+            factors = check_factor(plan, {self.rank: device}, factor, call.dtype, call.op)
+        if stream is None:  # the arrays were made on the default stream
+            device.synchronize(device.default_stream())
+        address = device.stream_address(core.stream if stream is None else stream)
+        program = call.dtype.number, int(call.op)
+        memory = memory_of(call, in_place)
+        keeps = (*owners, factor) if device.platform == "cpu" else None
+        with self._lock:
+            self._open_core()
+            while True:
+                outcome = core.calls.start(
+                    *which,
+                    *program,
+                    size_bytes,
+                    item,
+                    call.count,
+                    *memory,
+                    address,
+                    recorded=True,
+                    keeps=keeps,
+                    **factors,
+                )
+                if outcome in (native.StartOutcome.STARTED, native.StartOutcome.GIVEN_UP):
+                    break
+                number = core.calls.plan_of(*which, size_bytes)
+                with self._noting():
+                    self._provide(core, outcome, number, call, stream, scales=bool(factors))
+        if outcome == native.StartOutcome.GIVEN_UP:
+            self.check()
+        if stream is None:
+            with self._noting():
+                links.synchronize()
+
+    def _provide(
+        self, core: _Core, outcome: int, number: int, call: Call, stream: Any, *, scales: bool
+    ) -> None:
+        """Gets what a call lacks. All ranks come here in the same call: where they are threads of a
+        process, the driver may wait for the kernels of all of them when it loads or allocates."""
+        links, element = core.links, call.dtype
+        if stream is not None and self.device.is_captured(stream):
+            raise K518.error(
+                expected="kernels and scratch that are there before the capture",
+                found=f"the first {call.op.name} of {element.name}, or of this size",
+                remedy="Make the call once before the capture.",
+            )
+        links.settle()
+        if outcome == native.StartOutcome.LACKS_SCRATCH:
+            most = max(links.tables[number].scratch_bytes(element.size_bytes, call.count))
+            links.memory.reserve([most] * self.ranks)
+        else:
+            with links.ranks.telling():
+                core.load(number, element, call.op, scales=scales)
+            links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
+
+    def _open_core(self) -> _Core:
+        core = self._core
+        if core is None or os.getpid() != self._process:
+            raise closed(self.name, self.rank, is_inherited=core is not None)
+        if self._failure:
+            raise failed_before(self._place, self._failure[0])
+        return core
+
+    @property
+    def _place(self) -> Place:
+        return Place(detail=f"{self.name}, rank {self.rank}")
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Keeps the error of the first call that has failed, which others raise, too."""
+        try:
+            yield
+        except SleyError as error:
+            if error.code in (K508.code, R508.code):  # R508: another thread was told before
+                self._failure = self._failure or error.diagnostics
+                raise SleyError(list(self._failure)) from None
+            raise
+
+    def _close(self, *, meet: bool) -> None:
+        with self._lock:
+            core, self._core = self._core, None
+            if core is not None and os.getpid() == self._process:
+                core.links.close(meet=meet)
+
+
+def _keys(ranks: int) -> Iterator[Key]:
+    """The kinds of calls. Only the root sees whether a gather or a scatter is in place, so none is
+    (`arrays.is_in_place`); other calls with a root have one array, as have barriers."""
+    for kind, row in CALLS.items():
+        if row.varies:
+            continue
+        places = [False, True]
+        if row.roles or kind == BARRIER:
+            places = [not row.has_place_of_rank]
+        for in_place, root in product(places, range(ranks) if row.roles else [0]):
+            yield kind, in_place, root
+
+
+def _in_words(key: Key) -> str:
+    kind, in_place, root = key
+    of_root = f", root {root}" if CALLS[kind].roles else ""
+    return f"{kind}{of_root}, {'in place' if in_place else 'out of place'}"
+
+
+def _element_of(kind: str, views: Mapping[str, native.View], name: str | None) -> DataType:
+    """The type as which a call's kernels take the elements. Errors: N627, R504."""
+    reduces = CALLS[kind].reduces
+    types = {what: view.dtype for what, view in views.items()}
+    if name is None and not reduces and len(set(types.values())) == 1:
+        return _MOVED_AS[next(iter(types.values()))]
+    found = arguments.type_of(types, name, N627)
+    return found if reduces else _MOVED[found.size_bytes]
+
+
+def _leave_all() -> None:
+    for links in list(_OPEN):
+        links.leave()
+
+
+# At exit, so that the other ranks don't wait for this one when they close theirs.
+atexit.register(_leave_all)

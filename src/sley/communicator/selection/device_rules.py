@@ -1,0 +1,200 @@
+"""Device rules: which algorithm and protocol run for a call on devices of one host.
+
+A search by simulation (`sley.choose`) finds them for the machine that `DeviceLimits` tells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import threading
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from sley.algorithms import CATALOG, build
+from sley.communicator.selection.kinds import CALLS
+from sley.errors import SleyError, counted
+from sley.ir.cost_model import ByProtocol, CostModel
+from sley.ir.plan_table import PlanRow, Recipe
+from sley.ir.program import Program
+from sley.ir.sizes import SizeRange, size_text
+from sley.ir.tables import NONE
+from sley.ir.topology import Topology
+from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
+from sley.topologies import find_machine, topology_of
+
+if TYPE_CHECKING:
+    from sley.compiler import Choice
+
+SMALL_BYTES = 16 << 10
+"""Size up to which plans have as few blocks as they can. In the model blocks cost nothing; on an
+H100 rings of 8 ranks with LL took 26 us with one block up to this size, and with 16 blocks 36 us at
+1 KB and 28 us from 4 KB on."""
+
+_COMPARED = ((4 << 10,), (1,)), ((SMALL_BYTES, 256 << 20), (1, 2, 4, 8, 16))
+"""Sizes and instances for small calls, and for all others: beyond 256 MB nothing changes."""
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """What the rules know of the devices of one host; equal on all ranks.
+
+    topology: the machine, whose first GPUs are the ranks, or its name, as for
+        `sley.topologies.find`. None: one H100 that all ranks share (`is_one_device`), 8 GPUs on
+        PCIe (without `has_lines`, if they suffice), or H100s around NVSwitches.
+    has_lines: whether all 128 bytes that a warp stores into another device's memory arrive at once
+        (`Device.carries_lines`); else nothing runs with LL128.
+    is_one_device: whether all ranks are on one device. Then receivers read large messages in place
+        (Direct), as their senders' memory is as near as slots.
+    max_blocks: the most thread blocks of a rank: those of all ranks on a device must run at the
+        same time. By default as many as NCCL's.
+
+    Errors: those of `sley.topologies.find`.
+    """
+
+    topology: Topology | str | None = None
+    has_lines: bool = True
+    is_one_device: bool = False
+    max_blocks: int = 32
+
+    def __post_init__(self) -> None:
+        if self.topology is not None:  # now, as a file may change
+            object.__setattr__(self, "topology", topology_of(self.topology))
+
+    def machine(self, ranks: int) -> Topology:
+        """The topology on which plans are compared."""
+        if self.topology is not None:
+            return topology_of(self.topology)
+        if self.is_one_device:
+            return _one_h100(ranks)
+        if not self.has_lines and ranks <= (pcie := find_machine("pcie-8").topology()).ranks:
+            return pcie
+        known = find_machine("ndv5").topology()
+        nvlink = known.links.nominal_GBps[0], known.links.GBps[0]
+        name = f"{ranks} H100 around NVSwitches"
+        return Topology.cluster(1, ranks, name=name, nvlink_GBps=nvlink, model=known.model)
+
+
+def _one_h100(ranks: int) -> Topology:
+    """The memory of one H100 as links among its ranks. It was fitted to AllReduces along rings and
+    by all pairs of 4 and 8 ranks on one: it predicts most of their times from 256 KB to 64 MB
+    within 20 %. The numbers of Simple are those of Direct, which replaces it there."""
+    rate = 1400.0 / ranks
+    model = CostModel(
+        launch_us=ByProtocol.same(5.5),
+        nvlink_latency_us=ByProtocol(1.0, 1.2, 1.6),
+        fence_share=ByProtocol(0.0, 0.0, 0.5),
+        wire_efficiency=ByProtocol(0.42, 0.6, 1.0),
+        tile_bytes=ByProtocol(64 << 10, 120 << 10, 128 << 10),
+        memory_GBps=1e6,  # the links are the memory
+    )
+    return Topology.cluster(1, ranks, name="one H100", nvlink_GBps=(2 * rate, rate), model=model)
+
+
+_LOCK = threading.Lock()
+
+
+def device_rows(kind: str, ranks: int, limits: DeviceLimits, *, disk: bool) -> list[PlanRow]:
+    """What runs for a kind of call: rows without place and root, by ascending ends of sizes; the
+    last one has no end. Plans for root 0 are compared, for all roots.
+
+    disk: whether the result of the search is kept in the cache on disk. Errors: those of
+    `sley.choose`; C305 or C301 if the machine has too few GPUs or links for every algorithm.
+    """
+    with _LOCK:  # one is enough for ranks that are threads
+        return _rows(CALLS[kind].name, ranks, limits, disk)
+
+
+@cache
+def _rows(collective: str, ranks: int, limits: DeviceLimits, disk: bool) -> list[PlanRow]:
+    from sley.communicator.selection.plan_cache import cached_choice
+
+    machine = limits.machine(ranks)
+
+    def found() -> str:
+        return json.dumps(_found(collective, ranks, limits, machine))
+
+    request = f"{collective} {ranks} {hashlib.sha256(pickle.dumps((limits, machine))).hexdigest()}"
+    rows = json.loads(cached_choice(request, found) if disk else found())
+    return [
+        PlanRow(
+            Recipe(name, {"ranks": ranks}, options), SizeRange(0, end), note=note, refused=refused
+        )
+        for name, options, end, note, refused in rows
+    ]
+
+
+def _found(
+    collective: str, ranks: int, limits: DeviceLimits, machine: Topology
+) -> list[tuple[object, ...]]:
+    """For each row the algorithm, its options, the last size, the note, and what was refused."""
+    from sley.compiler import choose
+
+    programs = _programs(collective, ranks, machine)
+    choices: list[Choice] = []
+    for sizes, instances in _COMPARED:
+        choices += choose(
+            programs,
+            sizes,
+            machine,
+            interpreter=False,
+            most_blocks=limits.max_blocks,
+            protocol=[p for p in FIFO_PROTOCOLS if p is not Protocol.LL128 or limits.has_lines],
+            instances=instances,
+            channels=1,
+            schedule=Schedule.MSCCL,
+            allocate=Allocation.CONNECTION,
+        ).ranges
+    note = f"the fastest by the model of {machine.name}, not measured here"
+    notes = [f"small, so of few blocks; {note}", *[note] * (len(choices) - 1)]
+    ends = [SMALL_BYTES, *(choice.end.size_bytes for choice in choices[1:-1]), None]
+    rows = [
+        (choice.algorithm, _options(choice, limits), end, text, _refused(choice))
+        for choice, end, text in zip(choices, ends, notes, strict=True)
+    ]
+    # Of neighbours with one plan the last one's end counts.
+    return [row for row, after in zip(rows, [*rows[1:], ()], strict=True) if row[:2] != after[:2]]
+
+
+def _options(choice: Choice, limits: DeviceLimits) -> dict[str, object]:
+    protocol = choice.plan.protocol
+    if limits.is_one_device and protocol is Protocol.SIMPLE:
+        protocol = Protocol.DIRECT
+    options: dict[str, object] = {"protocol": protocol.value, "instances": choice.options.instances}
+    if choice.plan.blocks_per_rank > limits.max_blocks:  # as have all candidates
+        options["max_blocks"] = limits.max_blocks
+    return options
+
+
+def _refused(choice: Choice) -> list[str]:
+    """The runner-up, in words."""
+    if choice.runner_up is None:
+        return []
+    name, options, size_bytes, slower, _ = vars(choice.runner_up).values()
+    made = f"{options.protocol.value}, {counted(options.instances, 'instance')}"
+    by = f"{abs(slower):.0%} {'slower' if slower >= 0 else 'faster'}"
+    return [f"{name} ({made}): {by} at {size_text(size_bytes)}, by the model"]
+
+
+def _programs(collective: str, ranks: int, machine: Topology) -> list[Program]:
+    """The algorithms for a collective that the machine links, without those for switches: with a
+    process for each rank no switch runs them. Errors: as `device_rows`."""
+    from sley.compiler.passes.links import check_links
+
+    found: list[Program] = []
+    problems: list[SleyError] = []
+    for one in CATALOG.values():
+        if one.collective != collective or "ranks" not in one.parameters:
+            continue
+        try:
+            program = build(one.name, ranks=ranks, in_place=True)
+            check_links(program, machine)
+        except SleyError as problem:  # of an algorithm for other numbers of ranks too
+            problems.append(problem)
+        else:
+            found += [program] if (program.transfers.group == NONE).all() else []
+    if not found:
+        raise problems[0]
+    return found

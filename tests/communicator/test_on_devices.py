@@ -1,0 +1,489 @@
+"""DeviceCommunicator: ranks on threads of the CPU, as threads and as processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sley.communicator import DeviceCommunicator, FolderStore, LocalStore, Settings
+from sley.communicator.rendezvous import bootstrap as bootstrapping
+from sley.communicator.selection.kinds import BARRIER, CALLS
+from sley.engine.devices import Engine
+from sley.engine.devices import Settings as KernelSettings
+from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
+from sley.ir.words import ReduceOp
+from support.devices.device_calls import threads
+from support.processes.process_ranks import together
+from support.processes.rank_processes import start
+
+RANKS = 3
+COUNTS = [0, 1, 2, 5, 17, 63, 255, 1000, 4099, 30_001]
+
+
+def opened(
+    ranks: int, *, store: Any = None, apart: bool = False, **options: Any
+) -> list[DeviceCommunicator]:
+    """The communicators of ranks that are threads. apart: each on a device of its own."""
+    store, made = store or LocalStore(), dict[int, DeviceCommunicator]()
+    options = {"kernels": KernelSettings(Engine.INTERPRETED, timeout_s=20)} | options
+
+    def make(rank: int) -> None:
+        device = threads(rank if apart else 0)
+        made[rank] = DeviceCommunicator(store, rank, ranks, device, **options)
+
+    together([lambda rank=rank: make(rank) for rank in range(ranks)])
+    return [made[rank] for rank in range(ranks)]
+
+
+@contextmanager
+def ranks_of(ranks: int, **options: Any) -> Iterator[list[DeviceCommunicator]]:
+    comms = opened(ranks, **options)
+    try:
+        yield comms
+    finally:
+        on_all(comms, lambda comm: comm.close())
+
+
+def on_all(comms: Sequence[DeviceCommunicator], call: Callable[[DeviceCommunicator], Any]) -> None:
+    together([lambda comm=comm: call(comm) for comm in comms])
+
+
+def codes(
+    comms: Sequence[DeviceCommunicator], call: Callable[[DeviceCommunicator], Any]
+) -> list[str]:
+    """The code of the error of each rank's call; empty for none."""
+    found = [""] * len(comms)
+
+    def attempt(number: int) -> None:
+        try:
+            call(comms[number])
+        except SleyError as error:
+            found[number] = error.code
+
+    together([lambda number=number: attempt(number) for number in range(len(comms))])
+    return found
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[list[DeviceCommunicator]]:
+    with ranks_of(RANKS, types=["int32"], ops=["sum", "max"]) as comms:
+        yield comms
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call, and what it makes of small numbers, whose sums all types hold."""
+
+    kind: str
+    in_place: bool
+    root: int
+    dtype: str
+    op: ReduceOp
+    count: int
+
+    @classmethod
+    def draw(cls, random: Random, kind: str, ranks: int) -> Case:
+        dtype = random.choice(list(DATA_TYPES))
+        is_whole = DATA_TYPES[dtype].array.kind in "iu" and not DATA_TYPES[dtype].is_bits
+        ops = [op for op in ReduceOp if is_whole or not op.name.startswith("B")]
+        return cls(
+            kind,
+            random.random() < 0.5,
+            random.randrange(ranks),
+            dtype,
+            random.choice(ops) if CALLS[kind].reduces else ReduceOp.SUM,
+            random.choice(COUNTS),
+        )
+
+    def values(self, rank: int, ranks: int) -> Any:
+        """A rank's input; in an average that of all."""
+        seed = 0 if self.op is ReduceOp.AVG else rank
+        parts = ranks if CALLS[self.kind].input_parts else 1
+        return np.random.default_rng([seed, self.count]).integers(0, 3, (parts, self.count))
+
+    def expected(self, ranks: int) -> list[Any]:
+        """Each rank's output; None without one."""
+        data = [self.values(rank, ranks) for rank in range(ranks)]
+        row, root = CALLS[self.kind], [rank == self.root for rank in range(ranks)]
+        if self.kind == "broadcast":
+            return [data[self.root]] * ranks
+        if self.kind == "scatter":
+            return [data[self.root][rank] for rank in range(ranks)]
+        if self.kind == "all_to_all":
+            return [np.stack([own[rank] for own in data]) for rank in range(ranks)]
+        if not row.reduces:
+            return [np.concatenate(data) if is_root or not row.roles else None for is_root in root]
+        total = _REDUCED[self.op](np.stack(data))
+        if self.kind == "reduce_scatter":
+            return list(total)
+        return [total if is_root or not row.roles else None for is_root in root]
+
+    def check(self, comm: DeviceCommunicator, **options: Any) -> None:
+        kind, own = DATA_TYPES[self.dtype], CALLS[self.kind]
+        size = comm.ranks * self.count if own.has_parts else self.count
+        first = self.count * comm.rank
+        given = kind.bits(self.values(comm.rank, comm.ranks).ravel()).astype(kind.array)
+        data = given.copy()
+        out = np.zeros(size if own.output_parts else self.count, kind.array)
+        if self.in_place and self.kind == "all_gather":
+            data = out[first : first + self.count]
+            data[:] = given
+        if self.in_place and self.kind == "reduce_scatter":
+            out = data[first : first + self.count]
+        if (self.in_place and self.kind in ("all_reduce", "all_to_all")) or self.kind in (
+            "broadcast",
+            "reduce",
+        ):
+            out = data
+        arguments: dict[str, Any] = {"dtype": self.dtype}
+        if self.kind not in ("broadcast", "reduce"):
+            arguments["out"] = out
+        if own.reduces:
+            arguments["op"] = self.op
+        if own.roles:
+            arguments["root"] = self.root
+        getattr(comm, self.kind)(data, **arguments, **options)
+        comm.synchronize()
+        wanted = self.expected(comm.ranks)[comm.rank]
+        if wanted is not None:
+            found = kind.values(out) if kind.is_bits else out
+            np.testing.assert_array_equal(found, wanted.ravel(), err_msg=str(self))
+        if out is not data and not np.shares_memory(out, data):
+            np.testing.assert_array_equal(data, given, err_msg=str(self))
+
+
+_REDUCED: dict[ReduceOp, Callable[[Any], Any]] = {
+    ReduceOp.SUM: lambda all_: all_.sum(0),
+    ReduceOp.PRODUCT: lambda all_: all_.prod(0),
+    ReduceOp.MIN: lambda all_: all_.min(0),
+    ReduceOp.MAX: lambda all_: all_.max(0),
+    ReduceOp.AVG: lambda all_: all_[0],
+    ReduceOp.BAND: np.bitwise_and.reduce,
+    ReduceOp.BOR: np.bitwise_or.reduce,
+    ReduceOp.BXOR: np.bitwise_xor.reduce,
+}
+
+KINDS = [kind for kind, row in CALLS.items() if not row.varies and kind != BARRIER]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_give_what_numpy_gives(three: list[DeviceCommunicator], kind: str) -> None:
+    random = Random(kind)
+    for _ in range(12):
+        case = Case.draw(random, kind, RANKS)
+        on_all(three, case.check)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CALLS[kind].roles])
+def test_every_rank_may_be_the_root(three: list[DeviceCommunicator], kind: str) -> None:
+    for root in range(RANKS):
+        on_all(three, Case(kind, False, root, "int32", ReduceOp.SUM, 1000).check)
+
+
+def test_a_rank_alone_has_its_data() -> None:
+    with ranks_of(1, types=["int32"]) as (comm,):
+        for number, kind in enumerate(KINDS):
+            Case(kind, bool(number % 2), 0, "int32", ReduceOp.SUM, 5).check(comm)
+        comm.barrier()
+
+
+def test_calls_on_streams_keep_their_order(three: list[DeviceCommunicator]) -> None:
+    """Each rank has streams of its own, and doesn't wait for calls."""
+
+    def sums(comm: DeviceCommunicator) -> None:
+        streams = [comm.device.stream() for _ in range(2)]
+        data, parts = np.full(700, comm.rank, np.int32), np.zeros(RANKS * 700, np.int32)
+        for number in range(6):
+            comm.all_reduce(data, stream=streams[number % 2])
+        comm.barrier(stream=streams[0])
+        comm.all_gather(data, parts, stream=streams[1])
+        comm.synchronize()
+        assert parts.tolist() == [3**6] * len(parts)
+
+    on_all(three, sums)
+
+
+def test_a_factor_multiplies_each_input_once(three: list[DeviceCommunicator]) -> None:
+    def sums(comm: DeviceCommunicator) -> None:
+        for factor in (3, np.array([3], np.int32)):
+            data, part = np.full(30, comm.rank + 1, np.int32), np.zeros(10, np.int32)
+            comm.reduce_scatter(data, part, factor=factor)
+            assert part.tolist() == [18] * 10
+
+    on_all(three, sums)
+    assert (
+        codes(three, lambda c: c.all_reduce(np.ones(3, np.int32), op="max", factor=2))
+        == ["R503"] * 3
+    )
+
+
+def test_threads_of_a_rank_share_it(three: list[DeviceCommunicator]) -> None:
+    """Whatever order their calls take, all ranks have the same number of equal calls."""
+
+    def many(comm: DeviceCommunicator) -> None:
+        data = [np.full(50, 1, np.int32) for _ in range(4)]
+        together([lambda own=own: comm.all_reduce(own) for own in data])
+        assert {int(value) for own in data for value in own} == {3}
+
+    on_all(three, many)
+
+
+def test_several_communicators_of_one_store() -> None:
+    store = LocalStore()
+    first = opened(2, store=store, name="first", types=["int32"], apart=True)
+    second = opened(2, store=store, name="second", types=["int32"], apart=True)
+    for _ in range(3):
+        for comms in (first, second):
+            on_all(comms, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 900).check)
+    for comms in (first, second):
+        on_all(comms, lambda comm: comm.close())
+
+
+def test_a_split_divides_the_ranks(three: list[DeviceCommunicator]) -> None:
+    found: dict[int, tuple[int, int, list[int]]] = {}
+
+    def divide(comm: DeviceCommunicator) -> None:
+        part = comm.split(None if comm.rank == 1 else 7, key=-comm.rank)
+        if part is None:
+            return
+        with part:
+            data = np.zeros(2, np.int32)
+            part.all_gather(np.full(1, comm.rank, np.int32), data)
+            found[comm.rank] = part.rank, part.ranks, data.tolist()
+
+    on_all(three, divide)
+    assert found == {0: (1, 2, [2, 0]), 2: (0, 2, [2, 0])}
+    on_all(three, lambda comm: comm.barrier())
+
+
+def test_arrays_that_all_can_read(three: list[DeviceCommunicator]) -> None:
+    def sums(comm: DeviceCommunicator) -> None:
+        data = comm.empty("int32", 50_000)
+        data[:] = comm.rank
+        comm.all_reduce(data[1:])
+        assert data[1:].tolist() == [3] * 49_999
+
+    on_all(three, sums)
+
+
+def test_arrays_that_do_not_fit_are_refused_and_harm_nothing(
+    three: list[DeviceCommunicator],
+) -> None:
+    data, frozen = np.zeros(6, np.int32), np.zeros(6, np.int32)
+    frozen.flags.writeable = False
+    refused: list[tuple[str, Callable[[DeviceCommunicator], Any]]] = [
+        ("N627", lambda c: c.all_reduce(frozen)),
+        ("N627", lambda c: c.all_gather(data, np.zeros(17, np.int32))),
+        ("N627", lambda c: c.reduce_scatter(np.zeros(7, np.int32), data)),
+        ("N627", lambda c: c.all_reduce(data, np.zeros(6, np.int64))),
+        ("N627", lambda c: c.all_to_all(data, data[1:])),
+        ("N627", lambda c: c.all_gather(data[1:3], data)),
+        ("N627", lambda c: c.broadcast(data, 3)),
+        ("N627", lambda c: c.reduce(data, 1)),  # type: ignore[arg-type]
+        ("N627", lambda c: c.all_reduce(np.zeros(25, np.uint8)[1:].view(np.int32))),
+        ("R504", lambda c: c.all_reduce(np.zeros(2, np.uint16))),
+        ("R504", lambda c: c.all_reduce(data, op="mean")),
+        ("K504", lambda c: c.all_reduce([1, 2])),
+        ("K517", lambda c: c.all_reduce(data, stream=5)),
+        ("K519", lambda c: c.all_reduce(np.zeros(12, np.int32)[::2])),
+    ]
+    for code, call in refused:
+        assert codes(three, call) == [code] * RANKS
+    on_all(three, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 10).check)
+
+
+@pytest.fixture
+def two() -> Iterator[list[DeviceCommunicator]]:
+    """For a test in which calls fail."""
+    with ranks_of(2, types=["int32"]) as comms:
+        yield comms
+
+
+def test_an_abort_ends_the_calls_of_all_ranks(two: list[DeviceCommunicator]) -> None:
+    """Of a rank that waits for its call's end, and of one that waits on a stream."""
+    data, waiting = np.zeros(8, np.int32), Event()
+
+    def wait() -> None:
+        stream = two[0].device.stream()
+        two[0].all_reduce(data, stream=stream)
+        assert two[0].error() is None
+        waiting.set()
+        with pytest.raises(SleyError) as caught:
+            two[0].all_reduce(data)
+        assert caught.value.code in ("K508", "N608", "N630")
+
+    def end() -> None:
+        waiting.wait()
+        two[1].abort()
+
+    together([wait, end])
+    assert [found and found.code for found in (comm.error() for comm in two)] == ["K508", "N608"]
+    for call in (lambda c: c.all_reduce(data), lambda c: c.barrier(), lambda c: c.split(0)):
+        assert codes(two, call) == ["N630"] * 2
+    on_all(two, lambda comm: comm.close())
+    assert codes(two, lambda c: c.all_reduce(data)) == ["N623"] * 2
+
+
+@pytest.mark.parametrize("by", [0, 1])
+def test_an_abort_ends_the_wait_for_what_a_call_lacks(
+    two: list[DeviceCommunicator], by: int
+) -> None:
+    """Here kernels for a type that was not named."""
+    waiting = Event()
+
+    links = two[0]._core.links if two[0]._core else None
+    assert links is not None
+    settle = links.settle
+
+    def wait() -> None:
+        links.settle = lambda: (waiting.set(), settle())[1]  # type: ignore[method-assign]
+        with pytest.raises(SleyError) as caught:
+            two[0].all_reduce(np.zeros(8, np.int64))
+        assert caught.value.code == ("K508" if by else "N608")
+
+    def end() -> None:
+        waiting.wait()
+        two[by].abort()
+
+    together([wait, end])
+    assert codes(two, lambda c: c.barrier()) == ["N630", "N630" if by else "K508"]
+
+
+def test_a_call_that_one_rank_does_not_make_ends_in_time() -> None:
+    kernels = KernelSettings(Engine.INTERPRETED, timeout_s=0.3)
+    with ranks_of(2, types=["int32"], kernels=kernels) as comms:
+        data = np.zeros(8, np.int32)
+        assert codes(comms[:1], lambda c: c.all_reduce(data)) == ["K508"]
+        error = comms[0].error()
+        assert error is not None
+        assert "rank 1" in str(error)
+        assert codes(comms, lambda c: c.check()) == ["K508"] * 2
+        assert codes(comms, lambda c: c.all_reduce(data)) == ["N630"] * 2
+
+
+def test_closing_twice_does_nothing(two: list[DeviceCommunicator]) -> None:
+    for _ in range(2):
+        on_all(two, lambda comm: comm.close())
+    for comm in two:
+        comm.abort()
+        assert comm.error() is None
+    assert codes(two, lambda c: c.barrier()) == ["N623"] * 2
+
+
+def test_a_communicator_that_is_dropped_frees_its_memory() -> None:
+    comms = opened(2, types=["int32"])
+    links = [weakref.ref(comm._core.links) for comm in comms if comm._core]
+    del comms
+    assert [link() for link in links] == [None] * 2
+
+
+@pytest.mark.parametrize(
+    ("of_rank", "found"),
+    [
+        ({"types": ["int32", "int8"]}, "types int32 int8 on rank 1"),
+        ({"kernels": KernelSettings(Engine.INTERPRETED, threads=64)}, "threads 64 on rank 1"),
+        ({"topology": "pcie-8"}, "for all_reduce, out of place, of "),
+    ],
+)
+def test_ranks_that_differ_are_refused_on_all(of_rank: dict[str, Any], found: str) -> None:
+    store, errors = LocalStore(), dict[int, SleyError]()
+
+    def make(rank: int) -> None:
+        options = {"types": ["int32"], "kernels": KernelSettings(Engine.INTERPRETED)}
+        options |= of_rank if rank == 1 else {}
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 3, threads(), **options)
+        errors[rank] = caught.value
+
+    together([lambda rank=rank: make(rank) for rank in range(3)])
+    assert {error.code for error in errors.values()} == {"N604"}
+    assert {found in str(error) for error in errors.values()} == {True}, errors[0]
+
+
+PLAN = """\
+import sley
+
+
+@sley.program(sley.AllReduce(2, 2, in_place=True))
+def own_pairs(p):
+    for index in range(2):
+        c = p.chunk(1 - index, "in", index).reduce(p.chunk(index, "in", index))
+        c.copy(index, "in", index)
+"""
+
+
+def test_user_plans_of_a_folder_run(tmp_path: Path) -> None:
+    (tmp_path / "pairs.py").write_text(PLAN)
+    settings = Settings(plan_dir=tmp_path, plan_dir_strict=True)
+    with ranks_of(2, types=["int32"], settings=settings) as comms:
+        chosen = comms[0].plans.find("all_reduce", 4000, in_place=True)
+        assert chosen.plan.name == "own-pairs"
+        on_all(comms, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 1000).check)
+        on_all(comms, Case("all_reduce", False, 0, "int32", ReduceOp.SUM, 1000).check)
+
+
+def test_the_folder_of_one_rank_is_refused_on_all(tmp_path: Path) -> None:
+    (tmp_path / "pairs.py").write_text(PLAN)
+    store = LocalStore()
+
+    def make(rank: int) -> None:
+        settings = Settings(plan_dir=tmp_path if rank else None)
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 2, threads(), settings=settings)
+        assert caught.value.code == "N604"
+        assert "own-pairs" in str(caught.value)
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+
+
+def of_process(folder: str, rank: int, ranks: int, settings: Settings) -> DeviceCommunicator:
+    kernels = KernelSettings(Engine.INTERPRETED, timeout_s=1)
+    return DeviceCommunicator(
+        FolderStore(folder), rank, ranks, threads(), types=["int32"], kernels=kernels
+    )
+
+
+def some_calls(comm: DeviceCommunicator) -> str:
+    random = Random(5)
+    for kind in KINDS:
+        Case.draw(random, kind, comm.ranks).check(comm)
+    return "right"
+
+
+def test_ranks_may_be_processes() -> None:
+    ends = start(2, some_calls, join=of_process).ends()
+    assert [end.value for end in ends] == ["right"] * 2, ends
+
+
+def some_die(comm: DeviceCommunicator) -> None:
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+
+
+def test_the_end_of_a_process_ends_the_calls_of_others() -> None:
+    lives, *dead = start(2, some_die, join=of_process).ends()
+    assert "K508" in lives.error
+    assert [end.exit for end in dead] == [-signal.SIGKILL]
+
+
+def another_version(rank: int) -> None:
+    bootstrapping._VERSION = f"1.{rank}"
+
+
+def test_ranks_of_several_versions_are_refused_on_all() -> None:
+    ends = start(3, some_calls, join=of_process, enter=another_version).ends()
+    assert [("N604" in end.error, "sley 1.1" in end.error) for end in ends] == [(True, True)] * 3

@@ -1,0 +1,179 @@
+"""A communicator whose ranks are threads with GPUs, over the stand-in: which driver's functions its
+calls use, and what waits for them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.bindings import driver as cu
+
+import sley
+from fake_driver import FakeDriver, refused
+from fake_driver.cases_executor import CAPTURED, arrays, values
+from sley.communicator import DeviceCommunicator, LocalStore
+from sley.communicator.selection.kinds import CALLS
+from sley.engine.devices import Engine
+from sley.engine.devices import Settings as KernelSettings
+from sley.engine.devices.cuda import CudaDevice
+from sley.engine.devices.tables import structure
+from sley.engine.kernels import KERNELS, Platform, Variant
+from sley.engine.types import DATA_TYPES
+from support.devices.device_calls import current, threads
+from support.processes.process_ranks import together
+
+
+def opened(devices: Sequence[CudaDevice], **options: Any) -> list[DeviceCommunicator]:
+    store, made = LocalStore(), dict[int, DeviceCommunicator]()
+    options = {
+        "kernels": KernelSettings(Engine.INTERPRETED, slot_bytes=4096, timeout_s=20)
+    } | options
+
+    def make(rank: int) -> None:
+        made[rank] = DeviceCommunicator(
+            store, rank, len(devices), devices[rank], types=["float32"], **options
+        )
+
+    together([lambda rank=rank: make(rank) for rank in range(len(devices))])
+    return [made[rank] for rank in range(len(devices))]
+
+
+def stand_in(
+    fake: FakeDriver,
+    comm: DeviceCommunicator,
+    elements: int,
+    kind: str = "all_reduce",
+    *,
+    in_place: bool = True,
+) -> None:
+    """Runs the kernels for CPUs of a call's plan where those for GPUs are launched. elements: of
+    the largest buffer."""
+    assert comm._core is not None
+    number = comm._core.calls.plan_of(list(CALLS).index(kind), in_place, 0, 4 * elements)
+    variant = Variant(Platform.CPU, DATA_TYPES["float32"].number, sley.ReduceOp.SUM)
+    text = comm._core.links.kernels[number].source(Engine.INTERPRETED, variant)
+    for name, address in threads().build(text, KERNELS).items():
+        fake.kernel(name, structure("Call").itemsize, address)
+
+
+def on_all(comms: Sequence[DeviceCommunicator], call: Callable[[int], Any]) -> None:
+    together([lambda rank=comm.rank: call(rank) for comm in comms])
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_calls_of_all_sizes_are_right(fake: FakeDriver, gpus: int) -> None:
+    """Of ranks that share a GPU, and of ranks with one each."""
+    fake.set(devices=gpus)
+    devices = [CudaDevice.open(rank % gpus) for rank in range(2)]
+    comms = opened(devices)
+    for elements in (1, 1000, 7000, 300_000):
+        stand_in(fake, comms[0], elements)
+        data = arrays(devices, [np.full(elements, rank + 1.0) for rank in range(2)])
+        on_all(comms, lambda rank, data=data: comms[rank].all_reduce(data[rank]))
+        for device, array in zip(devices, data, strict=True):
+            assert set(values(device, array).tolist()) == {3.0}
+    on_all(comms, lambda rank: comms[rank].close())
+
+
+def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) -> None:
+    """Also where the plan changes: all that needs the driver is shared."""
+    comms = opened([device] * 2)
+    streams = [device.stream() for _ in comms]
+    sizes = (100, 100_000)
+    data = [arrays([device] * 2, [np.ones(size)] * 2) for size in sizes]
+    for number in (0, 1, 0, 1):
+        stand_in(fake, comms[0], sizes[number])
+        for comm, stream, array in zip(comms, streams, data[number], strict=True):
+            comm.all_reduce(array, stream=stream)
+            made = fake.journal()
+        device.synchronize(None)
+    # First the array's device is looked up, since no library tells it.
+    assert [entry for entry in made if not entry.startswith("launch ")] == [
+        "cuCtxPushCurrent",
+        "cuPointerGetAttribute",
+        "cuCtxPopCurrent",
+        "cuCtxPushCurrent",
+        "cuStreamGetCaptureInfo",
+        "cuStreamGetId",
+        "cuLaunchKernelEx",
+        "cuEventRecordWithFlags",
+        "cuCtxPopCurrent",
+    ]
+    assert set(values(device, data[1][0]).tolist()) == {4.0}
+    on_all(comms, lambda rank: comms[rank].close())
+
+
+def test_what_a_call_lacks_is_loaded_when_no_rank_runs(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """Each rank comes later than the one before it, whose kernel already waits for it. It lacks
+    scratch, then a kernel, then more scratch."""
+    comms = opened([device] * 3)
+    streams = [device.stream() for _ in comms]
+    sizes = (7500, 90_000)  # which have one plan
+    data = [arrays([device] * 3, [np.full(size, 2.0)] * 3) for size in sizes]
+    parts = [arrays([device] * 3, [np.zeros(size // 3)] * 3) for size in sizes]
+    stand_in(fake, comms[0], sizes[0], "reduce_scatter", in_place=False)
+
+    def call(rank: int) -> None:
+        threading.Event().wait(0.2 * rank)
+        for number, op in ((0, "sum"), (0, "max"), (1, "sum")):
+            comms[rank].reduce_scatter(
+                data[number][rank], parts[number][rank], op, stream=streams[rank]
+            )
+        comms[rank].synchronize()
+
+    on_all(comms, call)
+    for array in (*parts[0], *parts[1]):
+        assert set(values(device, array).tolist()) == {6.0}
+    on_all(comms, lambda rank: comms[rank].close())
+
+
+def test_captured_calls_take_their_turn(fake: FakeDriver, device: CudaDevice) -> None:
+    comms = opened([device] * 2)
+    streams = [device.stream() for _ in comms]
+    data = arrays([device] * 2, [np.ones(64)] * 2)
+    stand_in(fake, comms[0], 64)
+    graphs = []
+    for comm, stream, array in zip(comms, streams, data, strict=True):
+        address = cu.CUstream(stream.__cuda_stream__()[1])
+        with current(device):
+            cu.cuStreamBeginCapture(address, CAPTURED)
+            refused("K518", comm.all_reduce, array, op="max", stream=stream)
+            comm.all_reduce(array, stream=stream)
+            comm.all_reduce(array, stream=stream)
+            _, graph = cu.cuStreamEndCapture(address)
+            graphs.append((cu.cuGraphInstantiate(graph, 0)[1], address))
+    with current(device):
+        for graph, address in graphs * 3:
+            cu.cuGraphLaunch(graph, address)
+    on_all(comms, lambda rank: comms[rank].all_reduce(data[rank]))
+    assert values(device, data[0]).tolist() == [2.0**7] * 64
+    on_all(comms, lambda rank: comms[rank].close())
+
+
+def test_ranks_whose_blocks_do_not_fit_together_are_refused(fake: FakeDriver) -> None:
+    fake.set(multiprocessors=3, blocks_each=1)
+
+    def make() -> None:
+        opened([CudaDevice(0)] * 4)
+
+    assert "4 blocks of 4 ranks" in str(refused("K506", make))
+
+
+def test_more_ranks_than_queues_are_refused(fake: FakeDriver, device: CudaDevice) -> None:
+    assert "at most 8 ranks" in str(refused("K506", opened, [device] * 9))
+
+
+def test_closing_gives_all_memory_back(fake: FakeDriver, device: CudaDevice) -> None:
+    gc.collect()
+    device.synchronize(None)
+    before = fake.used(0)
+    comms = opened([device] * 2)
+    assert fake.used(0) > before
+    on_all(comms, lambda rank: comms[rank].close())
+    assert fake.used(0) == before
