@@ -142,12 +142,16 @@ void define_processes(nb::module_& m) {
         .def("use", &Processes::use, "barrier"_a,
              "Processes meet at the barrier before each later exchange.")
         .def("gather",
-             [](Processes& self, const std::map<int, Processes::Numbers>& own, std::size_t each) {
-                 std::vector<Processes::Numbers> found;
-                 wait_for_processes([&] { found = self.gather(own, each); });
-                 return found;
+             [](Processes& self, const std::map<int, nb::bytes>& own) {
+                 std::map<int, std::string> said;
+                 for (const auto& [rank, value] : own) said[rank] = {value.c_str(), value.size()};
+                 std::vector<std::string> found;
+                 wait_for_processes([&] { found = self.gather(said); });
+                 std::vector<nb::bytes> values;
+                 for (const auto& each : found) values.emplace_back(each.data(), each.size());
+                 return values;
              },
-             "own"_a, "each"_a, "Gathers `each` numbers for each rank; own: of this process's ranks.")
+             "own"_a, "Gathers bytes for each rank; own: of this process's ranks.")
         .def("meet", [](Processes& self) { wait_for_processes([&self] { self.meet(); }); },
              "Waits until all processes call this.")
         .def("tell",

@@ -6,10 +6,12 @@ import atexit
 import json
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import product, zip_longest
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -27,14 +29,16 @@ from sley.communicator.arrays import (
     root_array,
 )
 from sley.communicator.calls import Call
-from sley.communicator.failures import closed, failed_before
+from sley.communicator.failures import Failure, caused, closed, failed_before
 from sley.communicator.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
+from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
 from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
 from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.settings import Settings
+from sley.communicator.sharing import fork_safe
 from sley.communicator.stats import log_to_stderr, logger
 from sley.engine import arguments, native
 from sley.engine.devices import Device, Launching, LinkSet, open_devices
@@ -48,7 +52,7 @@ from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError, telling
 from sley.errors.calls import N627
-from sley.errors.communicator import N604, N608
+from sley.errors.communicator import N604
 from sley.errors.devices import K506, K508, K514, K518
 from sley.errors.runtime import R508
 from sley.ir.sizes import SizeRange
@@ -72,8 +76,12 @@ _MOST_KEY = 2**31 - 1
 _MOST_BLOCKS = 32
 """The most thread blocks of a rank, as many as NCCL's."""
 
-_OPEN: WeakSet[LinkSet] = WeakSet()
-"""The links of the open communicators of this process."""
+_OPEN: WeakSet[DeviceCommunicator] = WeakSet()
+"""The open communicators of this process."""
+_OPEN_LOCK = fork_safe(threading.Lock())
+
+_LOOK_S = 0.25
+"""How often the other ranks' processes are looked at: a few system calls each time."""
 
 Key: TypeAlias = tuple[str, bool, int]
 """A kind of calls: its name, whether in place, and the root, or 0."""
@@ -329,7 +337,9 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self._opening = _Opening(rendezvous, self.device, self.settings, self.kernels, own, named)
         self.plans, table = self._opening.choose(topology)
         self._core: _Core | None = self._opening.core(table)
-        _OPEN.add(self._core.links)
+        with _OPEN_LOCK:
+            _OPEN.add(self)
+        _watch()
 
     def __exit__(
         self,
@@ -348,15 +358,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     def abort(self) -> None:
         """Ends every call in progress, on all ranks; all further calls fail. Any thread may call
         it, at any time."""
-        core = self._core
-        if core is not None and os.getpid() == self._process:
-            told = N608.diagnostic(
-                at=self._place,
-                expected="every rank to continue",
-                found="this rank aborted its calls",
-            )
-            self._failure = self._failure or (told,)
-            core.links.give_up()
+        self._give_up(Failure.GAVE_UP, self.rank)
 
     def error(self) -> SleyError | None:
         """The error of the first call that has failed; None as long as none has. Doesn't wait."""
@@ -522,10 +524,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             target = None if out is None else self.device.view(out, what=f"out of {kind}")
         if target is not None:
             check_writable(kind, target.writable)
-        given = {f"data of {kind}": source, f"out of {kind}": target}
-        element = _element_of(kind, {what: view for what, view in given.items() if view}, dtype)
-        elements = [view.elements if view else 0 for view in (source, target)]
-        count = count_of(kind, self.ranks, *elements, at_root=self.rank == root)
+        given = [None if view is None else (view.dtype, view.elements) for view in (source, target)]
+        element, count = _shape(kind, self.ranks, self.rank == root, *given, dtype)
         if not count:
             return  # as on all ranks
         item = element.size_bytes
@@ -629,6 +629,13 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                 raise SleyError(list(self._failure)) from None
             raise
 
+    def _give_up(self, failure: Failure, culprit: int) -> None:
+        core = self._core
+        if core is not None and os.getpid() == self._process:
+            told = caused(failure, self.rank, culprit, self._place)
+            self._failure = self._failure or told.diagnostics
+            core.links.give_up()
+
     def _close(self, *, meet: bool) -> None:
         with self._lock:
             core, self._core = self._core, None
@@ -655,19 +662,66 @@ def _in_words(key: Key) -> str:
     return f"{kind}{of_root}, {'in place' if in_place else 'out of place'}"
 
 
-def _element_of(kind: str, views: Mapping[str, native.View], name: str | None) -> DataType:
-    """The type as which a call's kernels take the elements. Errors: N627, R504."""
-    reduces = CALLS[kind].reduces
-    types = {what: view.dtype for what, view in views.items()}
-    if name is None and not reduces and len(set(types.values())) == 1:
-        return _MOVED_AS[next(iter(types.values()))]
-    found = arguments.type_of(types, name, N627)
-    return found if reduces else _MOVED[found.size_bytes]
+@lru_cache(4096)
+def _shape(
+    kind: str,
+    ranks: int,
+    at_root: bool,
+    source: tuple[str, int] | None,
+    target: tuple[str, int] | None,
+    name: str | None,
+) -> tuple[DataType, int]:
+    """The type as which a call's kernels take the elements, and the number of those of a block.
+    source, target: type and number of elements of the rank's arrays. Errors: N627, R504."""
+    given = {"data": source, "out": target}
+    types = {f"{word} of {kind}": own[0] for word, own in given.items() if own}
+    elements = [own[1] if own else 0 for own in given.values()]
+    if name is None and not CALLS[kind].reduces and len(set(types.values())) == 1:
+        element = _MOVED_AS[next(iter(types.values()))]
+    else:
+        found = arguments.type_of(types, name, N627)
+        element = found if CALLS[kind].reduces else _MOVED[found.size_bytes]
+    return element, count_of(kind, ranks, *elements, at_root=at_root)
+
+
+def _opened() -> list[DeviceCommunicator]:
+    with _OPEN_LOCK:
+        return list(_OPEN)
+
+
+@cache
+def _watch() -> None:
+    """Starts the thread that ends the calls of ranks that wait for a process that has ended."""
+
+    def look() -> None:
+        missed: set[Process] = set()
+        while True:
+            time.sleep(_LOOK_S)
+            of_ranks = [
+                (comm, rank, one.process)
+                for comm in _opened()
+                for rank, one in enumerate(comm._opening.rendezvous.descriptions)
+            ]
+            gone = {process for process in {of for _, _, of in of_ranks} if process.is_gone()}
+            for comm, rank, process in of_ranks:
+                # Not when it is first missed: a call that needs nothing more of it may end.
+                if process in missed & gone:
+                    comm._give_up(Failure.DIED, rank)
+            missed = gone
+
+    with suppress(RuntimeError):  # no further thread: the calls end by their time-out
+        threading.Thread(target=look, name="sley-watch", daemon=True).start()
+
+
+# A forked child hasn't the thread.
+os.register_at_fork(after_in_child=_watch.cache_clear)
 
 
 def _leave_all() -> None:
-    for links in list(_OPEN):
-        links.leave()
+    for comm in _opened():
+        core = comm._core
+        if core is not None and comm._process == os.getpid():
+            core.links.leave()
 
 
 # At exit, so that the other ranks don't wait for this one when they close theirs.

@@ -718,8 +718,8 @@ class Processes:
     def use(self, barrier: Barrier) -> None:
         """Processes meet at the barrier before each later exchange."""
 
-    def gather(self, own: Mapping[int, Sequence[int]], each: int) -> list[list[int]]:
-        """Gathers `each` numbers for each rank; own: of this process's ranks."""
+    def gather(self, own: Mapping[int, bytes]) -> list[bytes]:
+        """Gathers bytes for each rank; own: of this process's ranks."""
 
     def meet(self) -> None:
         """Waits until all processes call this."""

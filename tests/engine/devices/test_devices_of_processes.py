@@ -320,3 +320,19 @@ def test_a_process_without_an_answer_is_named() -> None:
     device = ThreadsDevice()
     found = refused("K514", Executor, plan, {0: device, 1: device}, exchange=lambda said: [said])
     assert "rank 2" in str(found)
+
+
+def test_ranks_of_several_processes_share_the_slots_of_a_device() -> None:
+    program = build("all-pairs-allreduce", ranks=4, in_place=True)
+    plan, meeting = sley.compile(program, instances=4), Meeting(4)
+    found: dict[int, int] = {}
+
+    def make(rank: int) -> None:
+        with Executor(plan, {rank: threads()}, exchange=meeting.exchange(rank)) as on:
+            found[rank] = on.loaded.wiring.slot_bytes
+
+    together([lambda rank=rank: make(rank) for rank in range(4)])
+    with Executor(plan, [threads()] * 4) as on:
+        assert set(found.values()) == {on.loaded.wiring.slot_bytes}
+    with Executor(plan, [threads(rank) for rank in range(4)]) as on:
+        assert set(found.values()) != {on.loaded.wiring.slot_bytes}

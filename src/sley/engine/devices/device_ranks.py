@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -101,13 +102,13 @@ class DeviceRanks:
 
     def most_on_a_device(self, of_ranks: Sequence[int]) -> int:
         """The largest of the devices' sums of a number of each rank; all processes call this
-        together. Ranks of two processes count as on two devices. K514 if one has ended."""
-        sums = {device: sum(of_ranks[rank] for rank in self.on(device)) for device in self.places}
-        own = {rank: sums[device] for rank, device in self.devices.items()}
-        if self.is_one_process:
-            return max(own.values())
-        gathered = self._processes.gather({rank: [value] for rank, value in own.items()}, 1)
-        return max(value for (value,) in gathered)
+        together. K514 if one has ended."""
+        own = {rank: device.identity for rank, device in self.devices.items()}
+        every = list(own.values()) if self.is_one_process else self._processes.gather(own)
+        sums = Counter[bytes]()
+        for identity, number in zip(every, of_ranks, strict=True):
+            sums[identity] += number
+        return max(sums.values())
 
     def allocate(self, sizes_bytes: Sequence[int]) -> SharedMemory:
         """Allocates sizes_bytes[r] bytes for each rank r; all processes call this together, with
