@@ -110,11 +110,6 @@ std::optional<ArrayView> tensor_view(nb::handle array, const dlpack::Device& pla
     return ArrayView{reinterpret_cast<Address>(tensor.data) + tensor.byte_offset, count, type, true};
 }
 
-std::optional<ArrayView> usual_view(nb::handle array, const dlpack::Device& place) {
-    if (!is_numpys(array)) return tensor_view(array, place);
-    return place.type == dlpack::kCpu ? numpy_view(array) : std::nullopt;
-}
-
 ArrayView host_view(nb::object array, const std::string& what) {
     if (!is_numpys(array)) {
         try {
@@ -277,9 +272,8 @@ ArrayView gpu_view(nb::handle array, const CudaDevice& device, const std::string
 }
 
 ArrayView view(nb::handle array, const Device& device, const std::string& what) {
+    if (const auto found = usual_view(array, device)) return *found;
     const auto* gpu = dynamic_cast<const CudaDevice*>(&device);
-    const auto place = gpu ? dlpack::Device{dlpack::kCuda, gpu->ordinal()} : dlpack::Device{dlpack::kCpu, 0};
-    if (const auto found = usual_view(array, place)) return *found;
     return gpu ? gpu_view(array, *gpu, what) : host_view(nb::borrow(array), what);
 }
 
@@ -385,6 +379,15 @@ private:
 };
 
 }  // namespace
+
+std::optional<ArrayView> usual_view(nb::handle array, const Device& device) {
+    const auto* gpu = dynamic_cast<const CudaDevice*>(&device);
+    if (!is_numpys(array)) {
+        return tensor_view(array, gpu ? dlpack::Device{dlpack::kCuda, gpu->ordinal()}
+                                      : dlpack::Device{dlpack::kCpu, 0});
+    }
+    return gpu ? std::nullopt : numpy_view(array);
+}
 
 void define_views(nb::module_& m) {
     g_objects = new Objects;

@@ -518,6 +518,13 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         stream: Any,
         factor: Any = None,
     ) -> None:
+        is_usual = stream is not None and dtype is None and factor is None and type(root) is int
+        if is_usual and isinstance(op, ReduceOp):
+            usual, address = _kind(kind), self.device.stream_address(stream)
+            with self._lock:
+                start, keeps = self._open_core().calls.start_usual, self.device.platform == "cpu"
+                if start(usual, data, out, op, root, address, keeps) == native.StartOutcome.STARTED:
+                    return
         core = self._open_core()
         check_order(kind, out, op)
         root = check_root(root, self.ranks)
@@ -657,6 +664,13 @@ def _keys(ranks: int) -> Iterator[Key]:
             places = [not row.has_place_of_rank]
         for in_place, root in product(places, range(ranks) if row.roles else [0]):
             yield kind, in_place, root
+
+
+@cache
+def _kind(name: str) -> native.Kind:
+    row = CALLS[name]
+    parts = row.input_parts, row.output_parts
+    return native.Kind(_NUMBER[name], row.reduces, bool(row.roles), *parts)
 
 
 def _in_words(key: Key) -> str:

@@ -565,6 +565,16 @@ class MemoryIndex:
     def add_scratch(self, rank: int, address: int, size_bytes: int, all_read: bool) -> None:
         """Those that all ranks read are larger than those before."""
 
+    def number(self, rank: int, address: int, size_bytes: int) -> int:
+        """
+        By which peers read a rank's memory; 0: none does, 1: those of this process.
+        """
+
+    def free(self) -> None:
+        """
+        Frees its own memory, also if calls are still there, which can't be started afterwards.
+        """
+
 class PlanCall:
     """A call of a plan, which can be started many times."""
 
@@ -618,6 +628,11 @@ class DeviceCalls:
     def start(self, kind: int, in_place: bool, root: int, dtype: int, op: int, size_bytes: int, item_bytes: int, count: int, input: int, input_bytes: int, output: int, output_bytes: int, stream: int, recorded: bool, factor: int | None = None, factor_at: int = 0, keeps: object | None = None) -> StartOutcome:
         """
         Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any rank. count: elements of a block. input, output: addresses, or 0. recorded: whether the next call has to wait for this one. factor: the bits of a number, or the address of one, by which inputs are multiplied. keeps: what must live until the kernel has ended. R503, R506.
+        """
+
+    def start_usual(self, kind: Kind, data: object | None, out: object | None, op: int, root: int, stream: int, keeps: bool) -> StartOutcome | None:
+        """
+        Starts a call of arrays as callers usually give them; None, and nothing is started, if they need a closer look. keeps: whether they live until the kernel has ended. Otherwise as `start`.
         """
 
 class View:

@@ -195,6 +195,7 @@ class LinkSet:
             self._dropped.detach()
             for state in chain(*self.states):
                 state.plan.free()
+            self.memory.index.free()
             del self.states, self.launches, self.mailboxes, self._windows
             del self.memory, self.order
 
