@@ -47,7 +47,7 @@ from sley.engine.devices.arguments import check_factor
 from sley.engine.devices.device import Memory, Program
 from sley.engine.devices.links import check_queues
 from sley.engine.devices.programs import Programs
-from sley.engine.kernels import KERNELS, Engine
+from sley.engine.kernels import KERNELS
 from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError, telling
@@ -266,7 +266,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     store, rank, ranks, name, environ: as for `Communicator`. device: the rank's, or its name
     ("cuda:0"); several ranks may have one device. settings: of these, `timeout_s`, `plan_dir`,
     `plan_dir_strict` and `use_cache` apply; by default those of the environment. kernels: how plans
-    run; by default in the interpreter, whose kernels run all plans. types, ops: whose kernels are
+    run. types, ops: whose kernels are
     loaded now. topology: the machine for which plans are chosen, or its name; by default one like
     the devices.
 
@@ -309,7 +309,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
         self.device = open_devices(device, 1)[0] if isinstance(device, str) else device
         self.settings = settings or Settings.from_environment()
-        self.kernels = kernels or KernelSettings(Engine.INTERPRETED)
+        self.kernels = kernels or KernelSettings()
         own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
         self._store, self._topology, self._environ = store, topology, environ
         self._splits = 0
