@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -78,6 +79,9 @@ private:
     std::shared_ptr<PyObject> function_;
 };
 
+// The SleyError for what C++ or a callback threw; None if there is none.
+nanobind::object sley_error_of(const std::exception_ptr& error);
+
 // Keeps an object for streams, which never wait for Python's lock: it is dropped soon after they let
 // it go.
 std::shared_ptr<void> for_streams(nanobind::object object);
@@ -102,7 +106,10 @@ public:
     }
     Interruptible(const Interruptible&) = delete;
     Interruptible& operator=(const Interruptible&) = delete;
-    ~Interruptible() { is_interrupted = nullptr; }
+    ~Interruptible() { is_interrupted = before_; }
+
+private:
+    bool (*before_)() = is_interrupted;  // of a caller, behind a callback
 };
 
 // Releases Python's lock while the thread waits for other ranks.

@@ -252,26 +252,9 @@ nb::list stuck(const DevicePlan& self) {
     return found;
 }
 
-void translate_refusal(const std::exception_ptr& error, void*) {
-    try {
-        std::rethrow_exception(error);
-    } catch (const Refusal& e) {
-        const nb::object rules = nb::module_::import_("sley.errors.catalog").attr("all_rules")();
-        nb::list places;
-        if (!e.place.empty()) {
-            places.append(nb::module_::import_("sley.errors").attr("Place")("detail"_a = e.place));
-        }
-        const nb::object made =
-            rules[e.rule].attr("error")("expected"_a = e.expected, "found"_a = e.found,
-                                        "at"_a = places, "remedy"_a = e.remedy);
-        PyErr_SetObject(made.type().ptr(), made.ptr());
-    }
-}
-
 }  // namespace
 
 void define_device_plans(nb::module_& m) {
-    nb::register_exception_translator(&translate_refusal);
     m.attr("RANKS") = layout::kRanks;
     m.attr("HIDDEN") = layout::kHidden;
     m.attr("OFFSET_BITS") = kOffsetBits;

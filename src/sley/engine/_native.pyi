@@ -373,15 +373,10 @@ def release(free: Callable[[], None]) -> None:
     """
 
 class Resource:
-    """
-    What a device made; freed with this object. descriptor: of the file in which memory is; -1 if it is in none.
-    """
+    """What a device made; freed with this object."""
 
     @property
     def address(self) -> int: ...
-
-    @property
-    def descriptor(self) -> int: ...
 
     def array(self, address: int, size_bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """Bytes of memory of the host, which keep this object."""
@@ -397,6 +392,20 @@ class Device:
     def allocate(self, size_bytes: int) -> Resource: ...
 
     def allocate_host(self, size_bytes: int) -> Resource: ...
+
+    def allocate_shared(self, size_bytes: int) -> Resource:
+        """Memory that other processes attach."""
+
+    def export_memory(self, memory: Resource) -> int:
+        """A file descriptor of it, which the caller closes."""
+
+    def attach(self, descriptor: int, size_bytes: int) -> Resource:
+        """Another process's memory, by a descriptor, which stays the caller's."""
+
+    @property
+    def identity(self) -> bytes: ...
+
+    def carries_lines(self, identity: bytes) -> bool: ...
 
     def write(self, to: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
 
@@ -414,12 +423,6 @@ class ThreadsDevice(Device):
     """Threads of this process."""
 
     def __init__(self) -> None: ...
-
-    @staticmethod
-    def attach(descriptor: int, size_bytes: int) -> Resource:
-        """
-        The begin of another process's memory, by a descriptor, which stays the caller's.
-        """
 
     @staticmethod
     def function(path: str, name: str) -> int:
@@ -440,9 +443,6 @@ class CudaDevice(Device):
     def name(self) -> str: ...
 
     @property
-    def uuid(self) -> bytes: ...
-
-    @property
     def multiprocessors(self) -> int: ...
 
     @property
@@ -454,13 +454,7 @@ class CudaDevice(Device):
     @property
     def context(self) -> int: ...
 
-    def register_host(self, array: Annotated[NDArray[numpy.uint8], dict(shape=(None,))]) -> Resource: ...
-
     def reach(self, other: CudaDevice) -> None: ...
-
-    def has_atomics_to(self, device: int) -> bool: ...
-
-    def device_with(self, uuid: bytes) -> int | None: ...
 
     def place_of(self, address: int) -> int | None: ...
 
@@ -471,21 +465,6 @@ class CudaDevice(Device):
         """
         The addresses of the devices' parts, of all of them behind the switch, and what keeps them.
         """
-
-    def allocate_shared(self, size_bytes: int) -> Resource: ...
-
-    def offset_of(self, address: int) -> int: ...
-
-    def descriptor(self, address: int) -> int | None:
-        """
-        A file descriptor of mapped memory for other processes, which the caller closes; None for other memory.
-        """
-
-    def share(self, address: int) -> bytes: ...
-
-    def attach_descriptor(self, descriptor: int, size_bytes: int) -> Resource: ...
-
-    def attach(self, handle: bytes) -> Resource: ...
 
     def load(self, code: bytes) -> int: ...
 
@@ -724,6 +703,53 @@ class Barrier:
         """
         Waits until all processes have left or one has given up; K514 if one does neither in time.
         """
+
+class Processes:
+    """
+    The processes of a communicator's ranks. All call the same functions in the same order. Errors: those that other processes told; K514 if one has ended or the exchange is invalid, R503 for a rank in two processes.
+    """
+
+    def __init__(self, ranks: int, exchange: Callable[[bytes], Sequence[bytes]] | None) -> None:
+        """
+        exchange: an all-gather of bytes among the processes; None if all ranks are in this one.
+        """
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all ranks are in this process."""
+
+    def use(self, barrier: Barrier) -> None:
+        """Processes meet at the barrier before each later exchange."""
+
+    def gather(self, own: Mapping[int, bytes]) -> list[bytes]:
+        """Gathers bytes for each rank; own: of this process's ranks."""
+
+    def meet(self) -> None:
+        """Waits until all processes call this."""
+
+    def tell(self, refusal: bytes) -> None:
+        """Instead of an exchange: the others raise this refusal there."""
+
+class MemoryExchange:
+    """Memory for every rank, which the devices of all processes reach."""
+
+    def __init__(self, processes: Processes, devices: dict[int, Device], has_lines: bool) -> None:
+        """
+        devices: of the ranks of this process. has_lines: whether kernels write lines of LL128.
+        """
+
+    def allocate(self, sizes_bytes: Sequence[int]) -> tuple[dict[int, Resource], list[list[int]]]:
+        """
+        Allocates so many bytes for each rank; all processes call this together. Returns the memory of this process's ranks, and for each rank the addresses of all ranks' memory on its device. R503 if the processes' sizes differ, K523 if lines don't arrive whole.
+        """
+
+    def allocate_host(self, size_bytes: int) -> Resource:
+        """
+        Zeroed memory of the host that the devices of all processes can access; all processes call this together.
+        """
+
+    def detach(self) -> None:
+        """Releases the memory of other processes."""
 
 class CallKey:
     """Equal for calls that run alike."""
