@@ -262,14 +262,11 @@ ArrayView gpu_view(nb::handle array, const CudaDevice& device, const std::string
     return view_of(tensor, lent.type, lent.writable);
 }
 
-dlpack::Device place_of(const CudaDevice* gpu) {
-    return {gpu ? dlpack::kCuda : dlpack::kCpu, gpu ? gpu->ordinal() : 0};
-}
-
 ArrayView view(nb::handle array, const Device& device, const std::string& what) {
     const auto* gpu = dynamic_cast<const CudaDevice*>(&device);
+    const dlpack::Device place{gpu ? dlpack::kCuda : dlpack::kCpu, gpu ? gpu->ordinal() : 0};
     if (!nb::isinstance(array, g_objects->array_class)) {
-        if (const auto found = tensor_view(array, place_of(gpu), what)) return *found;
+        if (const auto found = tensor_view(array, place, what)) return *found;
         if (gpu == nullptr) return host_view(array, what);
     }
     return gpu ? gpu_view(array, *gpu, what) : numpy_view(array, what);
@@ -338,14 +335,13 @@ private:
 
 std::optional<ArrayView> usual_view(nb::handle array, const Device& device) {
     const auto* gpu = dynamic_cast<const CudaDevice*>(&device);
+    const dlpack::Device place{gpu ? dlpack::kCuda : dlpack::kCpu, gpu ? gpu->ordinal() : 0};
     try {
-        if (!nb::isinstance(array, g_objects->array_class)) {
-            return tensor_view(array, place_of(gpu), "");
-        }
-        if (gpu == nullptr) return numpy_view(array, "");
-    } catch (const Refusal&) {  // which `view` tells with the array's name
+        if (!nb::isinstance(array, g_objects->array_class)) return tensor_view(array, place, "");
+        return gpu ? std::nullopt : std::optional(numpy_view(array, ""));
+    } catch (const Refusal&) {
+        return {};
     }
-    return {};
 }
 
 void define_views(nb::module_& m) {

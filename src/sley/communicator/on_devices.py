@@ -165,7 +165,15 @@ class _Opening:
                 (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
                 for kind, in_place, root in _keys(rendezvous.ranks)
             }
-        self._check_same(table)
+        rows = [
+            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
+            for key, ranges in table.items()
+            for sizes, ready in ranges
+        ]
+        self._check_same(rows)
+        if rendezvous.rank == 0:
+            for row in rows:
+                logger.info("%s: for %s: %s", rendezvous.name, *row)
         for problem in plans.problems:
             words = "%s, rank %d: sley's default plans run instead of those of\n%s"
             logger.warning(words, rendezvous.name, rendezvous.rank, problem)
@@ -231,13 +239,8 @@ class _Opening:
             max_blocks=max(1, min(*rooms, _MOST_BLOCKS)),
         )
 
-    def _check_same(self, table: Table) -> None:
-        """N604, on all ranks, unless they have the same plans for the same sizes."""
-        rows = [
-            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
-            for key, ranges in table.items()
-            for sizes, ready in ranges
-        ]
+    def _check_same(self, rows: list[tuple[str, str]]) -> None:
+        """N604, on all ranks, unless they have the same rows: calls and plans in words."""
         first, *others = map(json.loads, self.exchange(json.dumps(rows).encode()))
         for rank, other in enumerate(others, 1):
             if other != first:

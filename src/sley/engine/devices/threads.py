@@ -162,6 +162,7 @@ def _compiler() -> str:
     return found
 
 
+@cache
 def _version(compiler: str) -> str:
     done = subprocess.run([compiler, "--version"], capture_output=True, text=True)
     return done.stdout
