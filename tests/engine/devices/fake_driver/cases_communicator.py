@@ -15,31 +15,22 @@ from cuda.bindings import driver as cu
 import sley
 from fake_driver import FakeDriver, refused
 from fake_driver.cases_executor import CAPTURED, arrays, values
-from sley.communicator import DeviceCommunicator, LocalStore
+from sley.communicator import DeviceCommunicator
 from sley.communicator.selection.kinds import CALLS
-from sley.engine.devices import Engine
-from sley.engine.devices import Settings as KernelSettings
+from sley.engine.devices import Engine, Settings
 from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Platform, Variant
 from sley.engine.types import DATA_TYPES
+from support.devices import communicators
+from support.devices.communicators import TIMEOUT_S
 from support.devices.device_calls import current, threads
 from support.processes.process_ranks import together
 
 
 def opened(devices: Sequence[CudaDevice], **options: Any) -> list[DeviceCommunicator]:
-    store, made = LocalStore(), dict[int, DeviceCommunicator]()
-    options = {
-        "kernels": KernelSettings(Engine.INTERPRETED, slot_bytes=4096, timeout_s=20)
-    } | options
-
-    def make(rank: int) -> None:
-        made[rank] = DeviceCommunicator(
-            store, rank, len(devices), devices[rank], types=["float32"], **options
-        )
-
-    together([lambda rank=rank: make(rank) for rank in range(len(devices))])
-    return [made[rank] for rank in range(len(devices))]
+    kernels = Settings(Engine.INTERPRETED, slot_bytes=4096, timeout_s=TIMEOUT_S)
+    return communicators.opened(devices, kernels=kernels, types=["float32"], **options)
 
 
 def stand_in(
