@@ -23,6 +23,11 @@ struct Running {
 // By context; only in a LaunchTurn. At exit the events are the driver's, which may be unloaded.
 auto& g_running = *new std::map<std::uintptr_t, std::vector<Running>>;
 
+// At every so many calls a milestone is recorded, and the one before waited for. A driver's queue has
+// room for about 1,000 launches; one that waited for room would hold the turn, which the rank that it
+// waits for may need, in another thread.
+constexpr std::uint64_t kStretch = 64;
+
 }  // namespace
 
 CallOrder::CallOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {
@@ -32,6 +37,12 @@ CallOrder::CallOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {
 }
 
 CallOrder::~CallOrder() { forget(this); }
+
+void CallOrder::catch_up() const {
+    for (const Mark& mark : marks_) {
+        if (mark.is_recorded) mark.device->join(mark.milestone.address);
+    }
+}
 
 bool CallOrder::is_over() const {
     return std::all_of(marks_.begin(), marks_.end(), [](const Mark& mark) {
@@ -64,7 +75,7 @@ OrderedCall::OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> st
     auto& marks = order_->marks_;
     while (marks.size() < starts_.size()) {
         const auto* device = starts_[marks.size()].device;
-        marks.push_back({device, device->event()});
+        marks.push_back({device, device->event(), device->event()});
     }
     for (std::size_t k = 0; k < starts_.size(); ++k) {
         const auto& [device, launches] = starts_[k];
@@ -90,6 +101,8 @@ bool OrderedCall::start(const std::vector<Device::Stream>& streams, bool recorde
         const auto known = mark.is_recorded ? std::optional(mark.stream) : std::nullopt;
         states_[k] = starts_[k].device->look(streams[k], known);
     });
+    const bool is_milestone = !states_.front().is_captured && ++order_->calls_ % kStretch == 0;
+    if (is_milestone) order_->catch_up();
     for_each([&](std::size_t k) { follow(k, streams[k]); });
     const LaunchTurn turn;
     take_room(streams);
@@ -101,7 +114,12 @@ bool OrderedCall::start(const std::vector<Device::Stream>& streams, bool recorde
             if (t < start.launches.size()) start.device->launch(start.launches[t], streams[k]);
         });
     }
-    for_each([&](std::size_t k) { record(k, streams[k], recorded); });
+    for_each([&](std::size_t k) {
+        record(k, streams[k], recorded);
+        if (is_milestone) {
+            starts_[k].device->record(order_->marks_[k].milestone.address, streams[k], false);
+        }
+    });
     return true;
 }
 

@@ -41,12 +41,14 @@ public:
 private:
     friend class OrderedCall;
 
+    // Waits for the last milestone.
+    void catch_up() const;
     // Whether no call is under way, as far as events tell.
     bool is_over() const;
 
     struct Mark {  // behind a start
         const Device* device;
-        Resource event;
+        Resource event, milestone;
         std::uint64_t stream = 0;   // the number of the stream on which it was last recorded
         std::uint64_t capture = 0;  // the number of the last capture in which a start waits for it
         bool is_recorded = false;
@@ -55,6 +57,7 @@ private:
 
     const std::atomic<std::uint64_t>* abort_;
     std::uint64_t number_;  // no other order has it
+    std::uint64_t calls_ = 0;  // that weren't captured
     std::vector<Mark> marks_;
 };
 

@@ -145,6 +145,30 @@ void check_order() {
     }
 }
 
+// A caller that runs ahead of its device waits, without the turn, which other ranks' launches need.
+void check_milestones() {
+    struct CountingDevice : ThreadsDevice {
+        void launch(const Launch& launch, Stream stream) const override {
+            ++launched;
+            ThreadsDevice::launch(launch, stream);
+        }
+        mutable std::atomic<int> launched{0};
+    } device;
+    Word abort{0}, gate{0};
+    const auto stream = device.stream();
+    OrderedCall call(std::make_shared<CallOrder>(&abort), {{&device, {run<Word, wait_for>(gate)}}});
+    std::thread caller([&] {
+        for (int k = 0; k < 1000; ++k) call.start({stream.address}, true);
+    });
+    while (device.launched < 127) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    expect(device.launched == 127, "a caller runs ahead without an end");
+    release([] {});
+    gate = 1;
+    caller.join();
+    expect(device.launched == 1000, "a call is lost behind a milestone");
+}
+
 void check_frees() {
     std::string said;
     {
@@ -449,6 +473,7 @@ int test(int, char**) {
     check_memory();
     check_calls();
     check_order();
+    check_milestones();
     check_frees();
     check_room();
     return 0;
