@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "bindings/python_lock.hpp"
+#include "devices/arguments.hpp"
+#include "devices/device.hpp"
 #include "engine/engine.hpp"
 #include "fabric/control.hpp"
 #include "fabric/fabric.hpp"
@@ -32,6 +34,9 @@ void define_processes(nanobind::module_& m);
 void define_ready(nanobind::module_& m);
 void define_tensors(nanobind::module_& m);
 void define_views(nanobind::module_& m);
+
+// A view of a caller's array on a device; none for one that needs a closer look.
+std::optional<ArrayView> usual_view(nanobind::handle array, const Device& device);
 
 // Throw std::invalid_argument for an unknown type or operation.
 DataType to_type(std::int32_t type);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -191,6 +192,37 @@ StartOutcome start(DeviceCalls& self, int kind, bool in_place, int root, int dty
                       {0, {input, output}, {input_bytes, output_bytes}}, stream, recorded, kept);
 }
 
+// What doesn't reduce moves elements as integers of their size: the bytes are all that counts.
+std::optional<DataType> moved_as(const Kind& kind, const ElementType& type) {
+    if (kind.reduces) {
+        const auto number = &type - std::begin(kElementTypes);
+        return number < kDataTypes ? std::optional(static_cast<DataType>(number)) : std::nullopt;
+    }
+    switch (type.bits) {
+        case 8: return DataType::kInt8;
+        case 16: return DataType::kInt16;
+        case 32: return DataType::kInt32;
+        default: return DataType::kInt64;
+    }
+}
+
+std::optional<StartOutcome> start_usual(DeviceCalls& self, const Kind& kind, nb::object data,
+                                        nb::object out, std::int32_t op, int root, Address stream,
+                                        bool keeps) {
+    const auto input = usual_view(data, self.device());
+    const auto output = out.is(data) ? input : usual_view(out, self.device());
+    if (!input || !output || !output->writable || input->type != output->type) return {};
+    const auto type = moved_as(kind, *input->type);
+    if (!type) return {};
+    std::shared_ptr<void> kept;
+    if (keeps) kept = for_streams(nb::make_tuple(data, out));
+    const auto elements = [&type](const ArrayView& view) {
+        return Elements{at(view.address), view.elements, *type, view.type->bits / 8, 0};
+    };
+    const Unlocked unlocked;  // as in `start`
+    return self.start(kind, elements(*input), elements(*output), to_op(op), root, stream, kept);
+}
+
 nb::list stuck(const DevicePlan& self) {
     nb::list found;
     for (const auto& [block, report] : self.stuck()) {
@@ -257,7 +289,11 @@ void define_device_plans(nb::module_& m) {
              "Registers memory that all ranks have mapped. shifts: for each rank, what to add to an "
              "address of it for its address there.")
         .def("add_scratch", &MemoryIndex::add_scratch, "rank"_a, "address"_a, "size_bytes"_a,
-             "all_read"_a, unlocked, "Those that all ranks read are larger than those before.");
+             "all_read"_a, unlocked, "Those that all ranks read are larger than those before.")
+        .def("number", &MemoryIndex::number, "rank"_a, "address"_a, "size_bytes"_a, unlocked,
+             "By which peers read a rank's memory; 0: none does, 1: those of this process.")
+        .def("free", &MemoryIndex::free, unlocked,
+             "Frees its own memory, also if calls are still there, which can't be started afterwards.");
     nb::class_<PlanCall>(m, "PlanCall", "A call of a plan, which can be started many times.")
         .def("__init__", &make_call, "order"_a, "memory"_a, "places"_a, "threads"_a, "together"_a,
              "keeps"_a, "places: a plan on a device, and its kernels there.")
@@ -310,7 +346,12 @@ void define_device_plans(nb::module_& m) {
              "rank. count: elements of a block. input, output: addresses, or 0. recorded: whether "
              "the next call has to wait for this one. factor: the bits of a number, or the address "
              "of one, by which inputs are multiplied. keeps: what must live until the kernel has "
-             "ended. R503, R506.");
+             "ended. R503, R506.")
+        .def("start_usual", &start_usual, "kind"_a, "data"_a.none(), "out"_a.none(), "op"_a,
+             "root"_a, "stream"_a, "keeps"_a,
+             "Starts a call of arrays as callers usually give them; None, and nothing is started, if "
+             "they need a closer look. keeps: whether they live until the kernel has ended. "
+             "Otherwise as `start`.");
 }
 
 }  // namespace sley

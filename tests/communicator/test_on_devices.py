@@ -146,7 +146,7 @@ class Case:
             "reduce",
         ):
             out = data
-        arguments: dict[str, Any] = {"dtype": self.dtype}
+        arguments: dict[str, Any] = {"dtype": self.dtype} if kind.is_bits else {}
         if self.kind not in ("broadcast", "reduce"):
             arguments["out"] = out
         if own.reduces:
@@ -183,6 +183,20 @@ def test_calls_give_what_numpy_gives(three: list[DeviceCommunicator], kind: str)
     for _ in range(12):
         case = Case.draw(random, kind, RANKS)
         on_all(three, case.check)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("gather", "scatter")])
+def test_calls_on_a_stream_need_no_python(
+    three: list[DeviceCommunicator], kind: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once what they lack is there, and if their arrays need no closer look."""
+    cases = [Case(kind, in_place, 1, dtype, ReduceOp.SUM, 999) for dtype in ("int32", "float16")]
+    for attempt in range(2):
+        for case in cases:
+            on_all(three, lambda comm, case=case: case.check(comm, stream=comm.device.stream()))
+        if attempt == 0 and not (in_place and kind == "all_to_all"):
+            monkeypatch.delattr(DeviceCommunicator, "_start")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if CALLS[kind].roles])

@@ -537,6 +537,16 @@ class MemoryIndex:
     def add_scratch(self, rank: int, address: int, size_bytes: int, all_read: bool) -> None:
         """Those that all ranks read are larger than those before."""
 
+    def number(self, rank: int, address: int, size_bytes: int) -> int:
+        """
+        By which peers read a rank's memory; 0: none does, 1: those of this process.
+        """
+
+    def free(self) -> None:
+        """
+        Frees its own memory, also if calls are still there, which can't be started afterwards.
+        """
+
 class PlanCall:
     """A call of a plan, which can be started many times."""
 
@@ -592,6 +602,11 @@ class DeviceCalls:
         Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any rank. count: elements of a block. input, output: addresses, or 0. recorded: whether the next call has to wait for this one. factor: the bits of a number, or the address of one, by which inputs are multiplied. keeps: what must live until the kernel has ended. R503, R506.
         """
 
+    def start_usual(self, kind: Kind, data: object | None, out: object | None, op: int, root: int, stream: int, keeps: bool) -> StartOutcome | None:
+        """
+        Starts a call of arrays as callers usually give them; None, and nothing is started, if they need a closer look. keeps: whether they live until the kernel has ended. Otherwise as `start`.
+        """
+
 class View:
     """
     A caller's array on a device: the address of its first element, and the number of its elements.
@@ -623,30 +638,20 @@ def view(array: object | None, device: Device, what: str) -> View:
     A view of an array on a device. what: its name in messages. K504, K519, R504.
     """
 
-class PlanArrays:
-    """The arrays that calls of a plan take of the ranks of this process."""
+class CallArrays:
+    """The arrays of a call, or of none: those that the calls of a plan take."""
 
-    def __init__(self, ranks: Sequence[tuple[Device, Sequence[tuple[str, int]]]]) -> None:
+    def __init__(self, rows: Sequence[tuple[Device, str, int, bool]]) -> None:
         """
-        ranks: of each its device, and of its input and output, or its data, the name in messages and the number of blocks.
-        """
-
-class GivenArrays:
-    """The arrays of a call, in the order of the ranks."""
-
-    def __init__(self, plan: PlanArrays, sides: Sequence[Sequence[object]]) -> None:
-        """
-        sides: the inputs, and the outputs, of the ranks; None where there is none. K504, K519, R504.
+        rows: two of each rank, its input or data, and its output: of each the device, the name in messages, the number of the collective's blocks in it, and whether calls write it.
         """
 
-    def types(self, is_known: bool) -> list[tuple[str, str]]:
-        """
-        The first array of each type, of those with elements; if none has any, and nothing else tells the type, the first of all.
-        """
+    def given(self, arrays: Sequence[object]) -> CallArrays:
+        """With the arrays of a call, or None. K504, K519, R504."""
 
-    def parts(self) -> list[tuple[str, int | None, int]]:
+    def kinds(self) -> list[tuple[str, tuple[int | None, int, str]]]:
         """
-        Name, elements and blocks: the first array of each number of elements and blocks.
+        The first array of each kind: its name, and elements (None: no array), blocks, type.
         """
 
     def check(self, dtype: str) -> None:
@@ -654,10 +659,8 @@ class GivenArrays:
         K519 for misaligned arrays, and read-only ones that the call writes; R503 for arrays that share memory with one that it writes.
         """
 
-    def pieces(self) -> list[list[tuple[int, int]]]:
-        """
-        Of each rank, address and bytes of its input (data) and its output; zeros for none.
-        """
+    def pieces(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """Of each rank, address and bytes of both; zeros for none."""
 
 class Barrier:
     """

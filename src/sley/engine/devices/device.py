@@ -92,11 +92,17 @@ class Device(ABC):
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 
     @abstractmethod
-    def build(self, text: str, functions: Sequence[str], interim: str = "") -> Program:
+    def build(self, text: str, functions: Sequence[str]) -> Program:
         """The program compiled from `text`, or taken from the cache on disk; it has the kernels
-        named `functions`. interim: a text of kernels that do the same; where those have been
-        compiled ahead, and `text` hasn't, they are the program, and `text` is compiled in the
-        background."""
+        named `functions`."""
+
+    @abstractmethod
+    def has(self, text: str) -> bool:
+        """Whether `build` needn't compile a text, as far as is known."""
+
+    @abstractmethod
+    def compile_later(self, text: str) -> None:
+        """Compile a text in the background, for a later `build`, if the device can."""
 
     def allocate(self, size_bytes: int) -> Memory:
         """Zeroed memory, aligned to 256 bytes, that other devices can access. K507 if memory runs

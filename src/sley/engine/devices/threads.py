@@ -69,9 +69,15 @@ class ThreadsDevice(Device):
     def __hash__(self) -> int:
         return hash(("threads", self.number))
 
-    def build(self, text: str, functions: Sequence[str], interim: str = "") -> Program:
+    def build(self, text: str, functions: Sequence[str]) -> Program:
         library = str(self.compiled(text))
         return {name: self.native.function(library, name) for name in functions}
+
+    def has(self, text: str) -> bool:
+        return False
+
+    def compile_later(self, text: str) -> None:
+        pass
 
     def compiled(self, text: str) -> Path:
         """The shared object that the compiler makes of a text, in the cache on disk. K513 without a
@@ -156,6 +162,7 @@ def _compiler() -> str:
     return found
 
 
+@cache
 def _version(compiler: str) -> str:
     done = subprocess.run([compiler, "--version"], capture_output=True, text=True)
     return done.stdout

@@ -84,14 +84,23 @@ class CudaDevice(Device):
     def __hash__(self) -> int:
         return hash(self.uuid)
 
-    def build(self, text: str, functions: Sequence[str], interim: str = "") -> dict[str, int]:
+    def build(self, text: str, functions: Sequence[str]) -> dict[str, int]:
         """See `Device.build`: kernels by name. Their code stays loaded until the process ends,
         since a CUDA graph may hold them and its lifetime is unknown. K503 if `text` doesn't
         compile or lacks a function."""
-        module = self._interim(text, interim) if interim else None
-        if module is None:
-            module = self._module(text)
+        module = self._module(text)
         return {name: self.native.function(module, name) for name in functions}
+
+    def has(self, text: str) -> bool:
+        """See `Device.has`: without NVRTC only what is prebuilt."""
+        with suppress(SleyError):
+            return self._prebuilt(text) is not None or is_compiled(text, self.arch)
+        return False
+
+    def compile_later(self, text: str) -> None:
+        """See `Device.compile_later`. Nothing without NVRTC."""
+        with suppress(SleyError):
+            compile_later(text, self.arch)
 
     def reach(self, other: Device) -> None:
         """See `Device.reach`. Applies to all memory of cuMemAlloc, whichever library called it."""
@@ -144,19 +153,6 @@ class CudaDevice(Device):
     def is_captured(self, stream: Any) -> bool:
         """See `Device.is_captured`."""
         return self.native.is_captured(stream_address(stream))
-
-    def _interim(self, text: str, instead: str) -> int | None:
-        """The module of prebuilt kernels, as long as no machine code of `text` is at hand, which is
-        then compiled in the background; else None."""
-        arch = None
-        with suppress(SleyError):  # without a compiler
-            arch = self.arch
-        if _digest(text) in self._modules or (arch and is_compiled(text, arch)):
-            return None
-        module = self._prebuilt(instead)
-        if arch and module:
-            compile_later(text, arch)
-        return module
 
     def _module(self, text: str) -> int:
         module = self._prebuilt(text)
