@@ -29,8 +29,8 @@ public:
     using Plans = std::vector<std::shared_ptr<DevicePlan>>;  // a plan on each place
     using Tables = std::vector<std::shared_ptr<const PlanTables>>;
 
-    // All processes call this together. abort: the memory of the barrier. mailboxes: the bytes of each
-    // rank's.
+    // All processes call this together. abort: the memory of the barrier, which has to last as long as
+    // this one's memory (`keep`). mailboxes: the bytes of each rank's.
     Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<Barrier> barrier,
           std::shared_ptr<CallOrder> order, std::uint64_t abort,
           const std::vector<std::size_t>& mailboxes, const Tables& tables,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable
 from functools import partial
 from threading import Event
@@ -14,7 +15,7 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor
-from support.devices.device_calls import enqueue, executor, memory_of_threads, threads
+from support.devices.device_calls import TIMEOUT_S, enqueue, executor, memory_of_threads, threads
 from support.processes.process_ranks import apart, together
 
 RANKS = 3
@@ -64,6 +65,24 @@ def test_closing_waits_for_calls_on_any_stream() -> None:
         on(data, streams=stream)
         assert data[1][0] == 0
     assert (data[1] == 5).all()
+    closed(on.check)
+
+
+def test_a_close_that_is_interrupted_frees_nothing() -> None:
+    """Kernels still use the memory."""
+    stream, gate, data, on = threads().stream(), Event(), zeros(), interpreted()
+    enqueue(stream, lambda: gate.wait(TIMEOUT_S))
+    on(data, streams=stream)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            on.close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    on.check()
+    gate.set()
+    on.close()
     closed(on.check)
 
 

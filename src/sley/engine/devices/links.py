@@ -127,7 +127,7 @@ class LinkSet(LinkLayout):
             self._links.close(meet)
         finally:
             if self._links.is_closed:
-                self.memory.index.free()
+                self.memory.index.free()  # calls may have it
                 del self.order, self.launches, self.mailboxes, self.states, self.memory
 
     def _made(self, behind: list[int]) -> native.Links:
