@@ -195,8 +195,7 @@ class LinkSet:
             self._dropped.detach()
             for state in chain(*self.states):
                 state.plan.free()
-            del self.states, self.launches, self.mailboxes, self._windows
-            del self.memory, self.order
+            del self.states, self.launches, self.mailboxes, self._windows, self.memory
 
     def _load(self, kernels: Kernels, received: int) -> Loaded:
         loaded = load(kernels.plan, *self.settings.slots_of(kernels.plan, received))
