@@ -33,7 +33,7 @@ MOST_BYTES = 1_400_000
 """Of the largest array of a call; larger borders of the tables aren't reached."""
 
 POOL_BYTES = 20 << 20
-GROWING = {ReduceOp.SUM, ReduceOp.PRODUCT}
+GROWING = {ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.AVG}
 REPEATED = set(ReduceOp) - {ReduceOp.PRODUCT}
 """Whose results are exact after two calls, too."""
 
@@ -92,13 +92,18 @@ class Turn:
         unit = size_of(step.kind, comm.ranks, 1, DATA_TYPES[step.dtype].size_bytes)
         return replace(step, count=ends[self.border % len(ends)] // unit + step.count)
 
+    def options(self, comm: DeviceCommunicator) -> dict[str, Any]:
+        """Further arguments of the call. The plans of a rank alone take no factor."""
+        has_factor = self.factor is not None and comm.ranks > 1
+        return {"dtype": self.step.dtype} | ({"factor": self.factor} if has_factor else {})
+
     def values(self, step: Step, member: int, ranks: int) -> Any:
         """The input of a member, small enough for exact results; in an average that of all."""
         averages = step.kind in REDUCING and step.op is ReduceOp.AVG
-        growing = step.kind in REDUCING and step.op in GROWING
-        most = (2 if growing or averages else 9) if step.dtype.startswith("float8") else 100
-        if growing:
-            most = min(most, 3)
+        is_tiny = step.dtype.startswith("float8")
+        most = 9 if is_tiny else 100
+        if step.kind in REDUCING and step.op in GROWING:
+            most = 2 if is_tiny else 3
         rng = np.random.default_rng([self.seed, 0 if averages else member])
         return rng.integers(0, most, step.size(ranks))
 
@@ -107,7 +112,7 @@ class Turn:
         if step.kind == "reduce" and comm.rank != step.root:
             return None
         data = [self.values(step, member, comm.ranks).astype(float) for member in members]
-        if self.factor is not None:
+        if "factor" in self.options(comm):
             data = [own * self.factor for own in data]
         for _ in self.streams:
             found = results(step.kind, data, step.op, step.root)
@@ -177,9 +182,7 @@ class Rank(AbstractContextManager["Rank"]):
             return arrays[-1]
 
         given = kind.bits(turn.values(step, members[comm.rank], comm.ranks)).astype(kind.array)
-        options: dict[str, Any] = {"dtype": step.dtype}
-        if turn.factor is not None:
-            options["factor"] = turn.factor
+        options = turn.options(comm)
         _, out = begin(comm, step, given, new, stream=streams[0], **options)
         for stream in streams[1:]:
             again = (step.op,) if step.kind == "all_reduce" else ()

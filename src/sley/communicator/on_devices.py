@@ -391,15 +391,14 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         if color is not None:
             whole(color, "color", 0)
         whole(key, "key", -_MOST_KEY)
-        with self._lock:
-            self._open_core()
+        with self._lock, self._noting():
+            core = self._open_core()
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
-            said = self._opening.exchange(json.dumps([color, key]).encode())
+            said = core.links.ranks.gather({self.rank: [color, key]})  # which an abort ends
         if color is None:
             return None
-        given = enumerate(map(json.loads, said))
-        members = sorted((key, rank) for rank, (other, key) in given if other == color)
+        members = sorted((key, rank) for rank, (other, key) in said.items() if other == color)
         return DeviceCommunicator(
             self._store,
             [rank for _, rank in members].index(self.rank),
@@ -592,8 +591,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         if outcome == native.StartOutcome.GIVEN_UP:
             self.check()
         if stream is None:
-            with self._noting():
-                links.synchronize()
+            device.synchronize(core.stream)
+            self.check()
 
     def _provide(
         self, core: _Core, outcome: int, number: int, call: Call, stream: Any, *, scales: bool
@@ -634,7 +633,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         try:
             yield
         except SleyError as error:
-            if error.code in (K508.code, R508.code):  # R508: another thread was told before
+            # R508: another thread was told before, or closes the communicator.
+            if error.code in (K508.code, R508.code) and self._core is not None:
                 self._failure = self._failure or error.diagnostics
                 raise SleyError(list(self._failure)) from None
             raise

@@ -33,24 +33,17 @@ def on_all(comms: Sequence[DeviceCommunicator], call: Callable[[DeviceCommunicat
     together([lambda comm=comm: call(comm) for comm in comms])
 
 
-def errors(
+def codes(
     comms: Sequence[DeviceCommunicator], call: Callable[[DeviceCommunicator], Any]
-) -> list[SleyError | None]:
-    """The error of each rank's call, in threads."""
-    found: list[SleyError | None] = [None] * len(comms)
+) -> list[str]:
+    """The code of the error of each rank's call, in threads; empty for none."""
+    found = [""] * len(comms)
 
     def attempt(number: int) -> None:
         try:
             call(comms[number])
         except SleyError as error:
-            found[number] = error
+            found[number] = error.code
 
     together([lambda number=number: attempt(number) for number in range(len(comms))])
     return found
-
-
-def codes(
-    comms: Sequence[DeviceCommunicator], call: Callable[[DeviceCommunicator], Any]
-) -> list[str]:
-    """The code of the error of each rank's call, in threads; empty for none."""
-    return [error.code if error else "" for error in errors(comms, call)]
