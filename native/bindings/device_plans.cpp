@@ -145,17 +145,6 @@ auto on_devices(nb::object devices, const Make& make) {
         });
 }
 
-std::shared_ptr<DevicePlan> make_plan(std::shared_ptr<const PlanTables> tables,
-                                      nb::typed<nb::object, Device> device,
-                                      const std::vector<std::vector<int>>& launches,
-                                      const std::vector<std::uint64_t>& segments, Address abort,
-                                      std::uint64_t timeout_ns) {
-    auto& own = nb::cast<Device&>(device);
-    return on_devices(std::move(device), [&] {
-        return new DevicePlan(std::move(tables), own, launches, segments, abort, timeout_ns);
-    });
-}
-
 std::shared_ptr<MemoryIndex> make_index(
     int ranks, nb::typed<nb::object, std::vector<std::pair<int, Device*>>> devices) {
     const auto own = nb::cast<std::vector<std::pair<int, Device*>>>(devices);
@@ -287,8 +276,6 @@ void define_device_plans(nb::module_& m) {
              },
              "item_bytes"_a, "count"_a, "The bytes that a call needs of each rank's scratch.");
     nb::class_<DevicePlan>(m, "DevicePlan", "A plan on a device of this process.")
-        .def(nb::new_(&make_plan), "tables"_a, "device"_a, "launches"_a, "segments"_a, "abort"_a,
-             "timeout_ns"_a)
         .def_prop_ro("blocks", &DevicePlan::blocks, "The number of blocks that run at once.")
         .def("free", &DevicePlan::free, nb::call_guard<Unlocked>(),
              "Frees its memory, also if calls are still there, which can't be started afterwards.")

@@ -63,7 +63,11 @@ void let_go(void* object) {
 
 void translate(const std::exception_ptr& error, void*) {
     const nb::object failure = sley_error_of(error);
-    if (failure.is_none()) std::rethrow_exception(error);
+    try {
+        if (failure.is_none()) std::rethrow_exception(error);
+    } catch (const Interrupted&) {  // Python has the error of the signal's handler
+        return;
+    }
     PyErr_SetObject(failure.type().ptr(), failure.ptr());
 }
 
@@ -76,15 +80,6 @@ Launch to_launch(const LaunchRow& row) {
     const std::string argument(call.c_str(), call.size());
     return {function, name,     argument, blocks,
             threads,  together, for_streams(keeps)};
-}
-
-void release_later(nb::typed<nb::callable, void()> free) {
-    const Function kept(std::move(free));
-    const Unlocked unlocked;
-    release([kept] {
-        const Locked locked;
-        (*kept)();
-    });
 }
 
 }  // namespace
@@ -125,10 +120,6 @@ std::shared_ptr<void> for_streams(nb::object object) {
 
 void define_devices(nb::module_& m) {
     nb::register_exception_translator(&translate);
-
-    m.def("release", &release_later, "free"_a,
-          "Calls a function that frees devices' memory, and raises nothing: now, or after the "
-          "launches that are being made.");
 
     nb::class_<Lease>(m, "Resource", nb::is_weak_referenceable(),
                       "What a device made; freed with this object.")
@@ -194,7 +185,6 @@ void define_devices(nb::module_& m) {
                      const Waiting waiting;
                      self.synchronize(stream);
                  }
-                 raise_if_interrupted();
                  drop();
              },
              "stream"_a.none());
@@ -247,7 +237,6 @@ void define_devices(nb::module_& m) {
                      const Waiting waiting;
                      self.wait();
                  }
-                 raise_if_interrupted();
                  drop();
              },
              "Waits until all calls are done, on whatever streams; others may start meanwhile. "

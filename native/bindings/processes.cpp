@@ -5,6 +5,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <exception>
@@ -12,30 +14,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/lease.hpp"
-#include "devices/memory_exchange.hpp"
+#include "devices/links.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace sley {
 namespace {
-
-// Waits for other processes without Python's lock, until a signal's handler raises something.
-template <class Wait>
-void wait_for_processes(const Wait& wait) {
-    try {
-        const Waiting waiting;
-        wait();
-    } catch (const Interrupted&) {
-    }
-    raise_if_interrupted();
-}
 
 class PythonExchange : public Exchange {
 public:
@@ -94,11 +86,42 @@ std::shared_ptr<MemoryExchange> make_memory(std::shared_ptr<Processes> processes
 
 std::pair<nb::typed<nb::dict, int, Lease>, std::vector<Processes::Numbers>> allocate(
     MemoryExchange& self, const std::vector<std::size_t>& sizes) {
-    MemoryExchange::Made made;
-    wait_for_processes([&] { made = self.allocate(sizes); });
+    auto made = [&] {
+        const Waiting waiting;
+        return self.allocate(sizes);
+    }();
     nb::dict own;
     for (auto& [rank, memory] : made.own) own[nb::cast(rank)] = nb::cast(Lease(std::move(memory)));
     return {nb::typed<nb::dict, int, Lease>(own), std::move(made.seen)};
+}
+
+// A device, the ranks of each launch of a call, and the bases of the segments behind the mailboxes'.
+using LinkPlace = std::tuple<Device*, std::vector<std::vector<int>>, std::vector<std::uint64_t>>;
+
+std::shared_ptr<Links> make_links(std::shared_ptr<MemoryExchange> memory,
+                                  std::shared_ptr<Barrier> barrier,
+                                  std::shared_ptr<CallOrder> order, Address abort,
+                                  const std::vector<std::size_t>& mailboxes,
+                                  const std::vector<std::shared_ptr<PlanTables>>& tables,
+                                  const std::vector<LinkPlace>& rows, std::uint64_t timeout_ns) {
+    std::vector<Links::Place> places;
+    for (const auto& [device, launches, behind] : rows) places.push_back({device, launches, behind});
+    const auto made = [&] {
+        const Waiting waiting;
+        return new Links(std::move(memory), std::move(barrier), std::move(order), abort, mailboxes,
+                         {tables.begin(), tables.end()}, places, timeout_ns);
+    };
+    return {made(), [](Links* links) {
+                if (is_python_ending()) return;  // as all memory of devices
+                const Unlocked unlocked;
+                delete links;
+            }};
+}
+
+std::map<int, Address> mailboxes_of(const Links& self) {
+    std::map<int, Address> found;
+    for (const auto& [rank, memory] : self.mailboxes()) found[rank] = memory.address;
+    return found;
 }
 
 }  // namespace
@@ -106,7 +129,7 @@ std::pair<nb::typed<nb::dict, int, Lease>, std::vector<Processes::Numbers>> allo
 void define_processes(nb::module_& m) {
     nb::class_<Barrier>(m, "Barrier",
                         "How far each process of a communicator has come, in memory that the "
-                        "processes share. Any thread may call it.")
+                        "processes share.")
         .def(
             "__init__",
             [](Barrier* self, const Array<std::uint8_t>& memory, int ranks, std::vector<int> own,
@@ -116,21 +139,7 @@ void define_processes(nb::module_& m) {
             "memory"_a, "ranks"_a, "own"_a, "patience_s"_a, nb::keep_alive<1, 2>(),
             "memory: zeros, as many as `bytes`, whose first word is set when a call is given up. own: "
             "the ranks of this process. patience_s: the longest wait for another process.")
-        .def_static("bytes", &Barrier::bytes, "ranks"_a)
-        .def_prop_ro("is_given_up", &Barrier::is_given_up,
-                     "Whether a process has given up a call or a meeting.")
-        .def("refuse", [](const Barrier&) { throw Barrier::given_up(); },
-             "Raises K508 for a call of which this process has no report.")
-        .def("meet", [](Barrier& self) { wait_for_processes([&self] { self.meet(); }); },
-             "Waits until all processes have come here as often as this one. If one can't come any "
-             "more: K508 if a call was given up, K514 otherwise. K514 if one doesn't come in time; "
-             "then all give up, as after a failed call.")
-        .def("leave", &Barrier::leave,
-             "Says that no kernel of this process runs or will run, and that it comes no more.")
-        .def("wait_for_others",
-             [](Barrier& self) { wait_for_processes([&self] { self.wait_for_others(); }); },
-             "Waits until all processes have left or one has given up; K514 if one does neither in "
-             "time.");
+        .def_static("bytes", &Barrier::bytes, "ranks"_a);
     nb::class_<Processes>(m, "Processes",
                           "The processes of a communicator's ranks. All call the same functions in "
                           "the same order. Errors: those that other processes told; K514 if one has "
@@ -139,25 +148,26 @@ void define_processes(nb::module_& m) {
              "exchange: an all-gather of bytes among the processes; None if all ranks are in this "
              "one.")
         .def_prop_ro("is_one", &Processes::is_one, "Whether all ranks are in this process.")
-        .def("use", &Processes::use, "barrier"_a,
-             "Processes meet at the barrier before each later exchange.")
         .def("gather",
              [](Processes& self, const std::map<int, nb::bytes>& own) {
                  std::map<int, std::string> said;
                  for (const auto& [rank, value] : own) said[rank] = {value.c_str(), value.size()};
-                 std::vector<std::string> found;
-                 wait_for_processes([&] { found = self.gather(said); });
+                 const auto found = [&] {
+                     const Waiting waiting;
+                     return self.gather(said);
+                 }();
                  std::vector<nb::bytes> values;
                  for (const auto& each : found) values.emplace_back(each.data(), each.size());
                  return values;
              },
              "own"_a, "Gathers bytes for each rank; own: of this process's ranks.")
-        .def("meet", [](Processes& self) { wait_for_processes([&self] { self.meet(); }); },
+        .def("meet", &Processes::meet, nb::call_guard<Waiting>(),
              "Waits until all processes call this.")
         .def("tell",
              [](Processes& self, const nb::bytes& refusal) {
                  const std::string said(refusal.c_str(), refusal.size());
-                 wait_for_processes([&] { self.tell(said); });
+                 const Waiting waiting;
+                 self.tell(said);
              },
              "refusal"_a, "Instead of an exchange: the others raise this refusal there.");
     nb::class_<MemoryExchange>(m, "MemoryExchange",
@@ -170,16 +180,44 @@ void define_processes(nb::module_& m) {
              "memory of this process's ranks, and for each rank the addresses of all ranks' memory "
              "on its device. R503 if the processes' sizes differ, K523 if lines don't arrive whole.")
         .def("allocate_host",
-             [](MemoryExchange& self, std::size_t bytes) {
-                 Resource made;
-                 wait_for_processes([&] { made = self.allocate_host(bytes); });
-                 return Lease(std::move(made));
-             },
-             "size_bytes"_a,
+             [](MemoryExchange& self, std::size_t n) -> Lease { return self.allocate_host(n); },
+             "size_bytes"_a, nb::call_guard<Waiting>(),
              "Zeroed memory of the host that the devices of all processes can access; all processes "
-             "call this together.")
-        .def("detach", &MemoryExchange::detach, nb::call_guard<Unlocked>(),
-             "Releases the memory of other processes.");
+             "call this together.");
+    nb::class_<Links>(m, "Links",
+                      "What persists between the calls of a communicator, for this process: the ranks' "
+                      "mailboxes, and the plans on each device. Freed, its memory lasts until no call "
+                      "is under way.")
+        .def(nb::new_(&make_links), "memory"_a, "barrier"_a, "order"_a, "abort"_a, "mailboxes"_a,
+             "tables"_a, "places"_a, "timeout_ns"_a,
+             "All processes call this together. abort: the address of the barrier's memory. "
+             "mailboxes: the bytes of each rank's. places: each device, the ranks of its launches, and "
+             "the bases of the segments behind the mailboxes'.")
+        .def_prop_ro("mailboxes", &mailboxes_of, "The addresses of this process's ranks' mailboxes.")
+        .def_prop_ro("plans", &Links::plans, "Each plan on each device.")
+        .def("keep",
+             [](Links& self, nb::object memory) {
+                 self.keep(std::make_shared<Function>(std::move(memory)));
+             },
+             "memory"_a, "Keeps an object until the other memory is freed.")
+        .def_prop_ro("is_closed", &Links::is_closed)
+        .def("check_open", &Links::check_open, "R508 if they are closed.")
+        .def("check", &Links::check,
+             "R508 if they are closed or a call has failed. False if one was given up: then the caller "
+             "ends the calls, and says why one has failed.")
+        .def("end", &Links::end, nb::call_guard<Waiting>(),
+             "Waits until all blocks have reported; this process comes to no further meeting.")
+        .def("fail", &Links::fail, "why"_a)
+        .def("refuse", [](const Links&) { throw Barrier::given_up(); },
+             "Raises K508 for a call of which this process has no report.")
+        .def("give_up", &Links::give_up,
+             "Ends all calls that are under way, in all processes; any thread may call it.")
+        .def("leave", &Links::leave,
+             "Comes to no further meeting: processes that wait for this one fail, but for those that "
+             "close.")
+        .def("close", &Links::close, "meet"_a, nb::call_guard<Waiting>(),
+             "Waits for calls, and, if it meets others, until all processes have left; then frees the "
+             "memory. K514, after that, if one doesn't in time. A second call does nothing.");
 }
 
 }  // namespace sley

@@ -188,7 +188,7 @@ void ThreadsDevice::synchronize(std::optional<Stream> stream) const {
         }
     }
     for (const auto& each : waited) {
-        if (!each->wait(each->added())) return;
+        if (!each->wait(each->added())) throw Interrupted{};
     }
     free_released();
     for (const auto& each : waited) {
@@ -221,7 +221,8 @@ bool ThreadsDevice::is_done(Event event) const {
 
 void ThreadsDevice::join(Event event) const {
     const auto& point = point_at(event);
-    if (point.stream == nullptr || !point.stream->wait(point.tasks)) return;
+    if (point.stream == nullptr) return;
+    if (!point.stream->wait(point.tasks)) throw Interrupted{};
     if (const auto problem = point.stream->problem()) std::rethrow_exception(problem);
 }
 

@@ -367,11 +367,6 @@ def ucx_transport(fabric: Fabric, nics: Sequence[str], nic: int, timeout_s: floa
 def ucx_version(library: str) -> str:
     """The version of a libucp.so.0; OSError if it cannot be used."""
 
-def release(free: Callable[[], None]) -> None:
-    """
-    Calls a function that frees devices' memory, and raises nothing: now, or after the launches that are being made.
-    """
-
 class Resource:
     """What a device made; freed with this object."""
 
@@ -515,8 +510,6 @@ class PlanTables:
 
 class DevicePlan:
     """A plan on a device of this process."""
-
-    def __init__(self, tables: PlanTables, device: Device, launches: Sequence[Sequence[int]], segments: Sequence[int], abort: int, timeout_ns: int) -> None: ...
 
     @property
     def blocks(self) -> int:
@@ -671,7 +664,7 @@ class CallArrays:
 
 class Barrier:
     """
-    How far each process of a communicator has come, in memory that the processes share. Any thread may call it.
+    How far each process of a communicator has come, in memory that the processes share.
     """
 
     def __init__(self, memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,))], ranks: int, own: Sequence[int], patience_s: float) -> None:
@@ -681,28 +674,6 @@ class Barrier:
 
     @staticmethod
     def bytes(ranks: int) -> int: ...
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether a process has given up a call or a meeting."""
-
-    def refuse(self) -> None:
-        """Raises K508 for a call of which this process has no report."""
-
-    def meet(self) -> None:
-        """
-        Waits until all processes have come here as often as this one. If one can't come any more: K508 if a call was given up, K514 otherwise. K514 if one doesn't come in time; then all give up, as after a failed call.
-        """
-
-    def leave(self) -> None:
-        """
-        Says that no kernel of this process runs or will run, and that it comes no more.
-        """
-
-    def wait_for_others(self) -> None:
-        """
-        Waits until all processes have left or one has given up; K514 if one does neither in time.
-        """
 
 class Processes:
     """
@@ -717,9 +688,6 @@ class Processes:
     @property
     def is_one(self) -> bool:
         """Whether all ranks are in this process."""
-
-    def use(self, barrier: Barrier) -> None:
-        """Processes meet at the barrier before each later exchange."""
 
     def gather(self, own: Mapping[int, bytes]) -> list[bytes]:
         """Gathers bytes for each rank; own: of this process's ranks."""
@@ -748,8 +716,62 @@ class MemoryExchange:
         Zeroed memory of the host that the devices of all processes can access; all processes call this together.
         """
 
-    def detach(self) -> None:
-        """Releases the memory of other processes."""
+class Links:
+    """
+    What persists between the calls of a communicator, for this process: the ranks' mailboxes, and the plans on each device. Freed, its memory lasts until no call is under way.
+    """
+
+    def __init__(self, memory: MemoryExchange, barrier: Barrier, order: CallOrder, abort: int, mailboxes: Sequence[int], tables: Sequence[PlanTables], places: Sequence[tuple[Device, Sequence[Sequence[int]], Sequence[int]]], timeout_ns: int) -> None:
+        """
+        All processes call this together. abort: the address of the barrier's memory. mailboxes: the bytes of each rank's. places: each device, the ranks of its launches, and the bases of the segments behind the mailboxes'.
+        """
+
+    @property
+    def mailboxes(self) -> dict[int, int]:
+        """The addresses of this process's ranks' mailboxes."""
+
+    @property
+    def plans(self) -> list[list[DevicePlan]]:
+        """Each plan on each device."""
+
+    def keep(self, memory: object) -> None:
+        """Keeps an object until the other memory is freed."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def check_open(self) -> None:
+        """R508 if they are closed."""
+
+    def check(self) -> bool:
+        """
+        R508 if they are closed or a call has failed. False if one was given up: then the caller ends the calls, and says why one has failed.
+        """
+
+    def end(self) -> None:
+        """
+        Waits until all blocks have reported; this process comes to no further meeting.
+        """
+
+    def fail(self, why: str) -> None: ...
+
+    def refuse(self) -> None:
+        """Raises K508 for a call of which this process has no report."""
+
+    def give_up(self) -> None:
+        """
+        Ends all calls that are under way, in all processes; any thread may call it.
+        """
+
+    def leave(self) -> None:
+        """
+        Comes to no further meeting: processes that wait for this one fail, but for those that close.
+        """
+
+    def close(self, meet: bool) -> None:
+        """
+        Waits for calls, and, if it meets others, until all processes have left; then frees the memory. K514, after that, if one doesn't in time. A second call does nothing.
+        """
 
 class CallKey:
     """Equal for calls that run alike."""

@@ -174,7 +174,7 @@ def staged(ons: Sequence[Executor]) -> set[tuple[int, int]]:
         slots = np.empty(links.slots_bytes[sley.Protocol.SIMPLE], np.uint8)
         for src, dst, first in zip(c.src.tolist(), c.dst.tolist(), at.tolist(), strict=True):
             if dst in on.ranks:
-                links.ranks.devices[dst].read(links.mailboxes.memories[dst], first, slots)
+                links.ranks.devices[dst].read(links.mailboxes[dst], first, slots)
                 if slots.any():
                     found.add((src, dst))
     return found

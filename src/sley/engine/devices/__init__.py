@@ -3,6 +3,7 @@
 executor.py               a plan on devices, ready for repeated calls
 programs.py               the kernels that plans' calls need, loaded at their first use
 links.py                  what several plans of a communicator share, and keep between calls
+link_layout.py            what is derived from their plans
 mailboxes.py              the ranks' counters and slots, in the devices' memory
 execute.py, measure.py    entry points for host arrays: one run; runs over sizes, timed and checked
 settings.py, names.py     how a plan runs; devices by name

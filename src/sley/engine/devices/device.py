@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sley.engine import native as cpp
+from sley.errors import Diagnostic
 
 Bytes = NDArray[np.uint8]
 
@@ -99,6 +101,11 @@ class Device(ABC):
     @abstractmethod
     def has(self, text: str) -> bool:
         """Whether `build` needn't compile a text, as far as is known."""
+
+    def read_code(self, folder: Path) -> Diagnostic | None:
+        """Lets `build` take machine code from a folder of plans that `sley package` wrote. Returns
+        the problem if the folder has some, but none that this device runs."""
+        return None
 
     @abstractmethod
     def compile_later(self, text: str) -> None:

@@ -66,7 +66,7 @@ class DeviceRanks:
             self.devices = _check_devices(devices, self.count, is_alone=exchange is None)
         places = self.places  # equal devices are one
         own = {rank: places[places.index(d)].native for rank, d in self.devices.items()}
-        self._memory = native.MemoryExchange(self._processes, own, has_lines)
+        self.memory = native.MemoryExchange(self._processes, own, has_lines)
 
     @property
     def places(self) -> list[Device]:
@@ -117,7 +117,7 @@ class DeviceRanks:
         with self.telling():
             for size in sizes_bytes:
                 _check_size(size)
-        made, seen = self._memory.allocate(list(sizes_bytes))
+        made, seen = self.memory.allocate(list(sizes_bytes))
         memories = {rank: Memory(m.address, sizes_bytes[rank], m) for rank, m in made.items()}
         found = {device: dict(enumerate(seen[rank])) for rank, device in self.devices.items()}
         return SharedMemory(memories, found, dict(enumerate(seen)))
@@ -136,12 +136,8 @@ class DeviceRanks:
     def allocate_host(self, size_bytes: int) -> HostMemory:
         """Zeroed memory of the host that the devices of all processes can access; all processes
         call this together. K507 if memory runs out, K514 if the processes can't share it."""
-        made = self._memory.allocate_host(size_bytes)
+        made = self.memory.allocate_host(size_bytes)
         return HostMemory(made.address, made.array(made.address, size_bytes), made)
-
-    def use(self, barrier: native.Barrier) -> None:
-        """Processes meet at `barrier` before each later exchange."""
-        self._processes.use(barrier)
 
     def telling(self) -> AbstractContextManager[None]:
         """A context for local work just before an exchange: the other processes raise its errors in
@@ -151,10 +147,6 @@ class DeviceRanks:
     def meet(self) -> None:
         """Barrier: waits until all processes call this."""
         self._processes.meet()
-
-    def detach(self) -> None:
-        """Releases the memory of other processes."""
-        self._memory.detach()
 
     def _refuse(self, error: SleyError) -> None:
         self._processes.tell(refusal(error))

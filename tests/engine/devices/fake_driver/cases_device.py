@@ -374,7 +374,6 @@ def test_processes_share_memory_of_the_host_and_of_devices(fake: FakeDriver) -> 
         device.read(memory.memories[rank], 0, own)
         found[rank] = host.array[:3].tolist(), own.tolist()
         ranks.meet()
-        ranks.detach()
 
     together([lambda rank=rank: process(rank) for rank in range(2)])
     assert found == {0: ([1, 2, 0], [0, 6]), 1: ([1, 2, 0], [5, 0])}

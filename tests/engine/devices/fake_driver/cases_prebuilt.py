@@ -231,3 +231,32 @@ def test_code_that_a_machine_does_not_run_is_left_alone(
     CudaDevice(0)
     fake.set(**older)
     refused("K501", CudaDevice, 0)
+
+
+@pytest.mark.usefixtures("whole_texts", "no_compiler")
+def test_a_folder_of_plans_has_code_of_its_own(
+    fake: FakeDriver, package: Path, tmp_path: Path
+) -> None:
+    (file,) = package.glob("*.fatbin")
+    device = CudaDevice(0)
+    variant = Variant(Platform.CUDA, SUM.dtype, SUM.reduce_op, one_gpu=True)
+    generated = Kernels.of(ring()).source(Engine.GENERATED, variant)
+
+    def folder(arch: str, code: bytes) -> Path:
+        made = tmp_path / f"plans-{arch}" / prebuilt.CODE / arch
+        made.mkdir(parents=True)
+        (made / prebuilt.file_of(generated, ".cubin")).write_bytes(code)
+        return made.parent.parent
+
+    code = file.read_bytes()
+    file.unlink()
+    data = arrays([device] * RANKS, [np.zeros(8)] * RANKS)
+    for other in ("sm_80", "sm_100"):
+        problem = device.read_code(folder(other, code))
+        assert problem is not None
+        assert problem.code == "K502"
+        assert other in problem.found
+        refused("K501", Executor(ring(), [device] * RANKS), data)
+    assert device.read_code(folder("sm_90", code)) is None
+    assert sums(Executor(ring(), [device] * RANKS), [device] * RANKS)
+    assert device.read_code(tmp_path) is None, "it has no code"

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from sley.engine import native
@@ -20,9 +21,9 @@ from sley.engine.devices.device import (
     Program,
     Window,
 )
-from sley.engine.kernels.prebuilt import has_prebuilt, prebuilt
-from sley.errors import SleyError, counted
-from sley.errors.devices import K509, K510
+from sley.engine.kernels.prebuilt import CODE, architectures, code_in, has_prebuilt, prebuilt
+from sley.errors import Diagnostic, Place, SleyError, counted, shortened
+from sley.errors.devices import K502, K509, K510
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
@@ -57,6 +58,7 @@ class CudaDevice(Device):
         if not self._has_prebuilt:
             _ = self.arch  # raises what the first call would
         self._modules: dict[bytes, int] = {}
+        self._folders: list[Path] = []
 
     @cached_property
     def arch(self) -> str:
@@ -160,15 +162,38 @@ class CudaDevice(Device):
             module = self._modules[_digest(text)] = self.native.load(compiled(text, self.arch))
         return module
 
+    def read_code(self, folder: Path) -> Diagnostic | None:
+        """See `Device.read_code`."""
+        here = folder / CODE
+        if folder in self._folders or not here.is_dir():
+            return None
+        self._folders.append(folder)
+        found, (major, minor) = sorted(each.name for each in here.iterdir()), self.native.capability
+        if {*architectures(major, minor)} & {*found}:
+            return None
+        return K502.diagnostic(
+            at=Place(str(here)),
+            expected=f"machine code for compute capability {major}.{minor}",
+            found=", ".join(shortened(found)) or "none",
+            remedy=f"Write the folder with `sley package --arch sm_{major}{minor}`, or leave the "
+            "code out: kernels are then compiled where they run.",
+        )
+
     def _prebuilt(self, text: str) -> int | None:
-        """The module of a text's prebuilt kernels, or of a text that was loaded before. Kernels for
+        """The module of a text's kernels that were compiled ahead, or loaded before. Kernels for
         other GPUs are as none; any other error of loading them compiled ones have, too."""
         key = _digest(text)
-        code = prebuilt(text) if self._has_prebuilt and key not in self._modules else None
+        code = None if key in self._modules else self._code_ahead(text)
         if code is not None:
             with suppress(SleyError):
                 self._modules[key] = self.native.load(code)
         return self._modules.get(key)
+
+    def _code_ahead(self, text: str) -> bytes | None:
+        for folder in self._folders:
+            if code := code_in(folder, self.native.capability, text):
+                return code
+        return prebuilt(text) if self._has_prebuilt else None
 
 
 def _digest(text: str) -> bytes:
