@@ -401,6 +401,17 @@ def test_ranks_that_differ_are_refused_on_all(of_rank: dict[str, Any], found: st
     assert {found in str(error) for error in errors.values()} == {True}, errors[0]
 
 
+def test_ranks_on_several_hosts_are_refused() -> None:
+    store = LocalStore()
+
+    def make(rank: int) -> None:
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 2, threads(), environ={"SLEY_HOST_ID": str(rank)})
+        assert caught.value.code == "K514"
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+
+
 PLAN = """\
 import sley
 

@@ -47,7 +47,7 @@ from sley.engine.devices.arguments import check_factor
 from sley.engine.devices.device import Memory, Program
 from sley.engine.devices.links import check_queues
 from sley.engine.devices.programs import Programs
-from sley.engine.kernels import KERNELS
+from sley.engine.kernels import KERNELS, Engine
 from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError, telling
@@ -266,7 +266,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     store, rank, ranks, name, environ: as for `Communicator`. device: the rank's, or its name
     ("cuda:0"); several ranks may have one device. settings: of these, `timeout_s`, `plan_dir`,
     `plan_dir_strict` and `use_cache` apply; by default those of the environment. kernels: how plans
-    run. types, ops: whose kernels are
+    run; by default in the interpreter, whose kernels run all plans. types, ops: whose kernels are
     loaded now. topology: the machine for which plans are chosen, or its name; by default one like
     the devices.
 
@@ -309,7 +309,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
         self.device = open_devices(device, 1)[0] if isinstance(device, str) else device
         self.settings = settings or Settings.from_environment()
-        self.kernels = kernels or KernelSettings()
+        # Generated code of 142 plans (8 ranks) for three types would be 340 programs on a GPU.
+        self.kernels = kernels or KernelSettings(Engine.INTERPRETED)
         own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
         self._store, self._topology, self._environ = store, topology, environ
         self._splits = 0
@@ -519,11 +520,14 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     ) -> None:
         is_usual = stream is not None and dtype is None and factor is None and type(root) is int
         if is_usual and isinstance(op, ReduceOp):
-            usual, address = _kind(kind), self.device.stream_address(stream)
+            own, address = _kind(kind), self.device.stream_address(stream)
+            keeps = self.device.platform == "cpu"
             with self._lock:
-                start, keeps = self._open_core().calls.start_usual, self.device.platform == "cpu"
-                if start(usual, data, out, op, root, address, keeps) == native.StartOutcome.STARTED:
-                    return
+                calls = self._open_core().calls
+                outcome = calls.start_usual(own, data, out, op, root, address, keeps)
+            if outcome == native.StartOutcome.STARTED:
+                return
+        # What follows says why a call can't be started, and starts those that need a closer look.
         core = self._open_core()
         check_order(kind, out, op)
         root = check_root(root, self.ranks)
@@ -668,6 +672,7 @@ def _keys(ranks: int) -> Iterator[Key]:
 
 @cache
 def _kind(name: str) -> native.Kind:
+    """A kind of calls for the engine."""
     row = CALLS[name]
     parts = row.input_parts, row.output_parts
     return native.Kind(_NUMBER[name], row.reduces, bool(row.roles), *parts)
