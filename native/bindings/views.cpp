@@ -333,6 +333,17 @@ private:
 
 }  // namespace
 
+std::optional<ArrayView> usual_view(nb::handle array, const Device& device) {
+    const auto* gpu = dynamic_cast<const CudaDevice*>(&device);
+    const dlpack::Device place{gpu ? dlpack::kCuda : dlpack::kCpu, gpu ? gpu->ordinal() : 0};
+    try {
+        if (!nb::isinstance(array, g_objects->array_class)) return tensor_view(array, place, "");
+        return gpu ? std::nullopt : std::optional(numpy_view(array, ""));
+    } catch (const Refusal&) {
+        return {};
+    }
+}
+
 void define_views(nb::module_& m) {
     g_objects = new Objects;
     nb::class_<ArrayView>(m, "View",

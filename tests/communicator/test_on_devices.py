@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from sley.engine.devices import Settings as KernelSettings
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
+from support.devices.communicators import codes, on_all, opened
 from support.devices.device_calls import threads
 from support.processes.process_ranks import together
 from support.processes.rank_processes import start
@@ -37,48 +38,13 @@ REDUCTIONS = [
 COUNTS = [0, 1, 2, 5, 17, 63, 255, 1000, 4099, 30_001]
 
 
-def opened(
-    ranks: int, *, store: Any = None, apart: bool = False, **options: Any
-) -> list[DeviceCommunicator]:
-    """The communicators of ranks that are threads. apart: each on a device of its own."""
-    store, made = store or LocalStore(), dict[int, DeviceCommunicator]()
-    options = {"kernels": KernelSettings(Engine.INTERPRETED, timeout_s=20)} | options
-
-    def make(rank: int) -> None:
-        device = threads(rank if apart else 0)
-        made[rank] = DeviceCommunicator(store, rank, ranks, device, **options)
-
-    together([lambda rank=rank: make(rank) for rank in range(ranks)])
-    return [made[rank] for rank in range(ranks)]
-
-
 @contextmanager
 def ranks_of(ranks: int, **options: Any) -> Iterator[list[DeviceCommunicator]]:
-    comms = opened(ranks, **options)
+    comms = opened([threads()] * ranks, **options)
     try:
         yield comms
     finally:
         on_all(comms, lambda comm: comm.close())
-
-
-def on_all(comms: Sequence[DeviceCommunicator], call: Callable[[DeviceCommunicator], Any]) -> None:
-    together([lambda comm=comm: call(comm) for comm in comms])
-
-
-def codes(
-    comms: Sequence[DeviceCommunicator], call: Callable[[DeviceCommunicator], Any]
-) -> list[str]:
-    """The code of the error of each rank's call; empty for none."""
-    found = [""] * len(comms)
-
-    def attempt(number: int) -> None:
-        try:
-            call(comms[number])
-        except SleyError as error:
-            found[number] = error.code
-
-    together([lambda number=number: attempt(number) for number in range(len(comms))])
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +112,7 @@ class Case:
             "reduce",
         ):
             out = data
-        arguments: dict[str, Any] = {"dtype": self.dtype}
+        arguments: dict[str, Any] = {"dtype": self.dtype} if kind.is_bits else {}
         if self.kind not in ("broadcast", "reduce"):
             arguments["out"] = out
         if own.reduces:
@@ -183,6 +149,20 @@ def test_calls_give_what_numpy_gives(three: list[DeviceCommunicator], kind: str)
     for _ in range(12):
         case = Case.draw(random, kind, RANKS)
         on_all(three, case.check)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("gather", "scatter")])
+def test_calls_on_a_stream_need_no_python(
+    three: list[DeviceCommunicator], kind: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once what they lack is there, and if their arrays need no closer look."""
+    cases = [Case(kind, in_place, 1, dtype, ReduceOp.SUM, 999) for dtype in ("int32", "float16")]
+    for attempt in range(2):
+        for case in cases:
+            on_all(three, lambda comm, case=case: case.check(comm, stream=comm.device.stream()))
+        if attempt == 0 and not (in_place and kind == "all_to_all"):
+            monkeypatch.delattr(DeviceCommunicator, "_start")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if CALLS[kind].roles])
@@ -241,8 +221,9 @@ def test_threads_of_a_rank_share_it(three: list[DeviceCommunicator]) -> None:
 
 def test_several_communicators_of_one_store() -> None:
     store = LocalStore()
-    first = opened(2, store=store, name="first", types=["int32"], apart=True)
-    second = opened(2, store=store, name="second", types=["int32"], apart=True)
+    devices = [threads(0), threads(1)]
+    first = opened(devices, store=store, name="first", types=["int32"])
+    second = opened(devices, store=store, name="second", types=["int32"])
     for _ in range(3):
         for comms in (first, second):
             on_all(comms, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 900).check)
@@ -391,7 +372,7 @@ def test_closing_twice_does_nothing(two: list[DeviceCommunicator]) -> None:
 
 
 def test_a_communicator_that_is_dropped_frees_its_memory() -> None:
-    comms = opened(2, types=["int32"])
+    comms = opened([threads()] * 2, types=["int32"])
     links = [weakref.ref(comm._core.links) for comm in comms if comm._core]
     del comms
     assert [link() for link in links] == [None] * 2
@@ -418,6 +399,17 @@ def test_ranks_that_differ_are_refused_on_all(of_rank: dict[str, Any], found: st
     together([lambda rank=rank: make(rank) for rank in range(3)])
     assert {error.code for error in errors.values()} == {"N604"}
     assert {found in str(error) for error in errors.values()} == {True}, errors[0]
+
+
+def test_ranks_on_several_hosts_are_refused() -> None:
+    store = LocalStore()
+
+    def make(rank: int) -> None:
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 2, threads(), environ={"SLEY_HOST_ID": str(rank)})
+        assert caught.value.code == "K514"
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
 
 
 PLAN = """\

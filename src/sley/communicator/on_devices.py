@@ -47,7 +47,7 @@ from sley.engine.devices.arguments import check_factor
 from sley.engine.devices.device import Memory, Program
 from sley.engine.devices.links import check_queues
 from sley.engine.devices.programs import Programs
-from sley.engine.kernels import KERNELS
+from sley.engine.kernels import KERNELS, Engine
 from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError, telling
@@ -165,7 +165,15 @@ class _Opening:
                 (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
                 for kind, in_place, root in _keys(rendezvous.ranks)
             }
-        self._check_same(table)
+        rows = [
+            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
+            for key, ranges in table.items()
+            for sizes, ready in ranges
+        ]
+        self._check_same(rows)
+        if rendezvous.rank == 0:
+            for row in rows:
+                logger.info("%s: for %s: %s", rendezvous.name, *row)
         for problem in plans.problems:
             words = "%s, rank %d: sley's default plans run instead of those of\n%s"
             logger.warning(words, rendezvous.name, rendezvous.rank, problem)
@@ -231,13 +239,8 @@ class _Opening:
             max_blocks=max(1, min(*rooms, _MOST_BLOCKS)),
         )
 
-    def _check_same(self, table: Table) -> None:
-        """N604, on all ranks, unless they have the same plans for the same sizes."""
-        rows = [
-            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
-            for key, ranges in table.items()
-            for sizes, ready in ranges
-        ]
+    def _check_same(self, rows: list[tuple[str, str]]) -> None:
+        """N604, on all ranks, unless they have the same rows: calls and plans in words."""
         first, *others = map(json.loads, self.exchange(json.dumps(rows).encode()))
         for rank, other in enumerate(others, 1):
             if other != first:
@@ -263,7 +266,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     store, rank, ranks, name, environ: as for `Communicator`. device: the rank's, or its name
     ("cuda:0"); several ranks may have one device. settings: of these, `timeout_s`, `plan_dir`,
     `plan_dir_strict` and `use_cache` apply; by default those of the environment. kernels: how plans
-    run. types, ops: whose kernels are
+    run; by default in the interpreter, whose kernels run all plans. types, ops: whose kernels are
     loaded now. topology: the machine for which plans are chosen, or its name; by default one like
     the devices.
 
@@ -306,7 +309,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
         self.device = open_devices(device, 1)[0] if isinstance(device, str) else device
         self.settings = settings or Settings.from_environment()
-        self.kernels = kernels or KernelSettings()
+        # Generated code of 142 plans (8 ranks) for three types would be 340 programs on a GPU.
+        self.kernels = kernels or KernelSettings(Engine.INTERPRETED)
         own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
         self._store, self._topology, self._environ = store, topology, environ
         self._splits = 0
@@ -515,6 +519,16 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         stream: Any,
         factor: Any = None,
     ) -> None:
+        is_usual = stream is not None and dtype is None and factor is None and type(root) is int
+        if is_usual and isinstance(op, ReduceOp):
+            own, address = _kind(kind), self.device.stream_address(stream)
+            keeps = self.device.platform == "cpu"
+            with self._lock:
+                calls = self._open_core().calls
+                outcome = calls.start_usual(own, data, out, op, root, address, keeps)
+            if outcome == native.StartOutcome.STARTED:
+                return
+        # What follows says why a call can't be started, and starts those that need a closer look.
         core = self._open_core()
         check_order(kind, out, op)
         root = check_root(root, self.ranks)
@@ -654,6 +668,14 @@ def _keys(ranks: int) -> Iterator[Key]:
             places = [not row.has_place_of_rank]
         for in_place, root in product(places, range(ranks) if row.roles else [0]):
             yield kind, in_place, root
+
+
+@cache
+def _kind(name: str) -> native.Kind:
+    """A kind of calls for the engine."""
+    row = CALLS[name]
+    parts = row.input_parts, row.output_parts
+    return native.Kind(_NUMBER[name], row.reduces, bool(row.roles), *parts)
 
 
 def _in_words(key: Key) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,35 +52,39 @@ def make(step: Step, size: int) -> Any:
     return empty(size, step.dtype) if step.in_heap else np.zeros(size, step.dtype)
 
 
-def begin(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:
-    """Starts a step; returns the work and the array of its result."""
+def begin(
+    comm: Any, step: Step, given: Any, new: Callable[[int], Any] | None = None, **options: Any
+) -> tuple[Any, Any]:
+    """Starts a step; returns the work and the array of its result. new: makes an array of so many
+    elements. options: of the call, in place of the step's."""
     if step.apart and not step.in_place and step.kind in PARTS | GATHERED:
         return begin_apart(comm, step, given)
-    n, rank, later = step.count, comm.rank, {"async_op": step.async_op}
-    data = make(step, len(given))
+    new = new or partial(make, step)
+    n, rank, later = step.count, comm.rank, options or {"async_op": step.async_op}
+    data = new(len(given))
     data[:] = given
     if step.kind in ("broadcast", "reduce"):
         arguments = (step.op, step.root) if step.kind == "reduce" else (step.root,)
         return getattr(comm, step.kind)(data, *arguments, **later), data
     if step.kind == "all_reduce":
-        out = data if step.in_place else make(step, n)
+        out = data if step.in_place else new(n)
         return comm.all_reduce(data, out, step.op, **later), out
     if step.kind == "all_gather":
-        out = make(step, comm.ranks * n)
+        out = new(comm.ranks * n)
         if step.in_place:
             out[rank * n : (rank + 1) * n] = data
             data = out[rank * n : (rank + 1) * n]
         return comm.all_gather(data, out, **later), out
     if step.kind == "reduce_scatter":
-        out = data[rank * n : (rank + 1) * n] if step.in_place else make(step, n)
+        out = data[rank * n : (rank + 1) * n] if step.in_place else new(n)
         return comm.reduce_scatter(data, out, step.op, **later), out
     if step.kind == "all_to_all":
-        out = data if step.in_place else make(step, comm.ranks * n)
+        out = data if step.in_place else new(comm.ranks * n)
         return comm.all_to_all(data, out, **later), out
     if step.kind == "gather":
-        out = make(step, comm.ranks * n) if rank == step.root else None
+        out = new(comm.ranks * n) if rank == step.root else None
         return comm.gather(data, out, step.root, **later), out
-    out = make(step, n)
+    out = new(n)
     return comm.scatter(data if rank == step.root else None, out, step.root, **later), out
 
 

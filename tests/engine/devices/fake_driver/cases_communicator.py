@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -15,31 +16,22 @@ from cuda.bindings import driver as cu
 import sley
 from fake_driver import FakeDriver, refused
 from fake_driver.cases_executor import CAPTURED, arrays, values
-from sley.communicator import DeviceCommunicator, LocalStore
+from sley.communicator import DeviceCommunicator
 from sley.communicator.selection.kinds import CALLS
-from sley.engine.devices import Engine
-from sley.engine.devices import Settings as KernelSettings
+from sley.engine.devices import Engine, Settings
 from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Platform, Variant
 from sley.engine.types import DATA_TYPES
+from support.devices import communicators
+from support.devices.communicators import TIMEOUT_S
 from support.devices.device_calls import current, threads
 from support.processes.process_ranks import together
 
 
 def opened(devices: Sequence[CudaDevice], **options: Any) -> list[DeviceCommunicator]:
-    store, made = LocalStore(), dict[int, DeviceCommunicator]()
-    options = {
-        "kernels": KernelSettings(Engine.INTERPRETED, slot_bytes=4096, timeout_s=20)
-    } | options
-
-    def make(rank: int) -> None:
-        made[rank] = DeviceCommunicator(
-            store, rank, len(devices), devices[rank], types=["float32"], **options
-        )
-
-    together([lambda rank=rank: make(rank) for rank in range(len(devices))])
-    return [made[rank] for rank in range(len(devices))]
+    kernels = Settings(Engine.INTERPRETED, slot_bytes=4096, timeout_s=TIMEOUT_S)
+    return communicators.opened(devices, kernels=kernels, types=["float32"], **options)
 
 
 def stand_in(
@@ -154,6 +146,69 @@ def test_captured_calls_take_their_turn(fake: FakeDriver, device: CudaDevice) ->
     on_all(comms, lambda rank: comms[rank].all_reduce(data[rank]))
     assert values(device, data[0]).tolist() == [2.0**7] * 64
     on_all(comms, lambda rank: comms[rank].close())
+
+
+def test_arrays_and_streams_of_another_gpu_are_refused(fake: FakeDriver) -> None:
+    fake.set(devices=2)
+    devices = [CudaDevice.open(rank) for rank in range(2)]
+    comms = opened(devices)
+    stand_in(fake, comms[0], 64)
+    data = arrays(devices, [np.ones(64)] * 2)
+    for stream in (None, devices[0].stream()):
+        refused("K504", comms[0].all_reduce, data[1], stream=stream)
+    refused("K517", comms[0].all_reduce, data[0], stream=devices[1].stream())
+    on_all(comms, lambda rank: comms[rank].all_reduce(data[rank]))
+    assert values(devices[1], data[1]).tolist() == [2.0] * 64
+    on_all(comms, lambda rank: comms[rank].close())
+
+
+def test_graphs_and_calls_of_two_communicators_take_their_turns(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """Each has two pairs of arrays, and puts the sum of one into the other: where two calls change
+    places, the results are others. Calls and graphs are on any of a rank's streams."""
+    pairs = [opened([device] * 2) for _ in range(2)]
+    stand_in(fake, pairs[0][0], 64, in_place=False)
+    streams = [[device.stream() for _ in range(2)] for _ in range(2)]
+    data = [[arrays([device] * 2, [np.full(64, 1.0 + r)] * 2) for r in range(2)] for _ in pairs]
+    wanted = [[[1.0, 2.0], [1.0, 2.0]] for _ in pairs]
+    random = Random(3)
+
+    def make(steps: Sequence[tuple[int, int]], rank: int, stream: Any) -> None:
+        for number, way in steps:
+            own = data[number][rank]
+            pairs[number][rank].all_reduce(own[way], own[1 - way], stream=stream)
+
+    def captured(steps: Sequence[tuple[int, int]], rank: int) -> Any:
+        address = cu.CUstream(streams[rank][0].__cuda_stream__()[1])
+        cu.cuStreamBeginCapture(address, CAPTURED)
+        make(steps, rank, streams[rank][0])
+        return cu.cuGraphInstantiate(cu.cuStreamEndCapture(address)[1], 0)[1]
+
+    drawn = [
+        [(random.randrange(2), random.randrange(2)) for _ in range(random.randint(1, 3))]
+        for _ in range(6)
+    ]
+    with current(device):
+        graphs = [[captured(steps, rank) for rank in range(2)] for steps in drawn[:3]]
+        for _ in range(30):
+            number = random.randrange(len(drawn))
+            for rank in range(2):
+                stream = random.choice(streams[rank])
+                if number < len(graphs):
+                    address = cu.CUstream(stream.__cuda_stream__()[1])
+                    cu.cuGraphLaunch(graphs[number][rank], address)
+                else:
+                    make(drawn[number], rank, stream)
+            for k, way in drawn[number]:
+                wanted[k][1 - way] = [sum(wanted[k][way])] * 2
+    for comms in pairs:
+        on_all(comms, lambda rank, comms=comms: comms[rank].synchronize())
+    for number, comms in enumerate(pairs):
+        for rank in range(2):
+            found = [set(values(device, array).tolist()) for array in data[number][rank]]
+            assert found == [{of[rank]} for of in wanted[number]]
+        on_all(comms, lambda rank, comms=comms: comms[rank].close())
 
 
 def test_ranks_whose_blocks_do_not_fit_together_are_refused(fake: FakeDriver) -> None:

@@ -180,7 +180,7 @@ def test_the_callers_context_stays_current(device: CudaDevice) -> None:
         device.write(memory, 0, np.zeros(8, np.uint8))
         device.read(memory, 0, np.zeros(8, np.uint8))
         device.reach(CudaDevice.open(1))
-        device.export(memory)
+        device.native.export_memory(device.native.allocate_shared(8))
         device.allocate_host(8)
         device.view(array_on(memory), what="it")
         device.capacity(program, "twice", 32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,24 +17,18 @@ from sley.engine.devices.cuda.machine_code import compile_later, compiled, is_co
 from sley.engine.devices.cuda.streams import CudaStream, stream_address
 from sley.engine.devices.device import (
     Device,
-    HostMemory,
     Memory,
     Program,
     Window,
 )
-from sley.engine.devices.shared_files import map_bytes
 from sley.engine.kernels.prebuilt import CODE, architectures, code_in, has_prebuilt, prebuilt
 from sley.errors import Diagnostic, Place, SleyError, counted, shortened
-from sley.errors.devices import K502, K509, K510, K514
+from sley.errors.devices import K502, K509, K510
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
 _MULTICAST = (12, 1)
 """The CUDA whose drivers have multicast objects."""
-
-_HANDLE = struct.Struct("<64sQQ16s")
-"""A handle of `export`: CUDA IPC's handle of the allocation, or what is unique beside a file
-descriptor; the memory's offset in it, the memory's size, in bytes, and the device's UUID."""
 
 
 class CudaDevice(Device):
@@ -58,8 +51,8 @@ class CudaDevice(Device):
         self.queues = driver.queues()
         self.native: native.CudaDevice = native.CudaDevice(ordinal)
         self.name = self.native.name
-        self.uuid = uuid.UUID(bytes=self.native.uuid)
-        self.identity = self.uuid.bytes
+        self.identity = self.native.identity
+        self.uuid = uuid.UUID(bytes=self.identity)
         self.blocks = self.multiprocessors = self.native.multiprocessors
         self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
         if not self._has_prebuilt:
@@ -111,19 +104,6 @@ class CudaDevice(Device):
         with suppress(SleyError):
             compile_later(text, self.arch)
 
-    def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
-        """See `Device.allocate`. K507 if memory runs out."""
-        allocate = self.native.allocate_shared if exported else self.native.allocate
-        made = allocate(max(size_bytes, 1))
-        return Memory(made.address, size_bytes, made)
-
-    def map_host(self, path: str, size_bytes: int) -> HostMemory:
-        """See `Device.map_host`. Its address on the devices is that of the host, as everywhere with
-        unified addressing on Linux."""
-        array = map_bytes(path, size_bytes)
-        made = self.native.register_host(array)
-        return HostMemory(made.address, array, made)
-
     def reach(self, other: Device) -> None:
         """See `Device.reach`. Applies to all memory of cuMemAlloc, whichever library called it."""
         if self == other:
@@ -131,15 +111,6 @@ class CudaDevice(Device):
         if not isinstance(other, CudaDevice):
             raise K509.error(expected=f"a GPU that {self.name} can reach", found=other.name)
         self.native.reach(other.native)
-
-    def carries_lines(self, other: Device | bytes) -> bool:
-        """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. The
-        driver tells nothing of links to devices that this process doesn't see."""
-        if isinstance(other, bytes):
-            known = other if len(other) == len(self.identity) else _unpacked(other)[-1]
-            device = self.native.device_with(known)
-            return device is not None and self.native.has_atomics_to(device)
-        return isinstance(other, CudaDevice) and self.native.has_atomics_to(other.native.device)
 
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. Switches serve multicast objects, of which a device is a part
@@ -160,28 +131,6 @@ class CudaDevice(Device):
         addresses, switched, owner = native.CudaDevice.window(gpus, size_bytes)
         parts = tuple(Memory(address, size_bytes, owner) for address in addresses)
         return Window(parts, lambda offset: switched + offset)
-
-    def export(self, memory: Memory) -> tuple[bytes, int | None]:
-        """See `Device.export`. Works also for the caller's arrays that are memory of cuMemAlloc, by
-        CUDA IPC. K514 if the driver has no handle for the memory."""
-        offset = self.native.offset_of(memory.address)
-        descriptor = self.native.descriptor(memory.address)
-        if descriptor is None:
-            own = self.native.share(memory.address - offset)
-        else:
-            own = uuid.uuid4().bytes
-        return _HANDLE.pack(own, offset, memory.size_bytes, self.uuid.bytes), descriptor
-
-    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
-        """See `Device.attach`. K509 if this device can't reach the memory's device, which this
-        process needn't see; K514 if there is no such memory, or, without a descriptor, if the
-        exporting process has ended or is this one."""
-        own, offset, size_bytes, _ = _unpacked(handle)
-        if descriptor is None:
-            made = self.native.attach(own)
-        else:
-            made = self.native.attach_descriptor(descriptor, offset + max(size_bytes, 1))
-        return Memory(made.address + offset, size_bytes, made)
 
     def capacity(self, program: Program, function: str, threads: int) -> int:
         """See `Device.capacity`."""
@@ -249,13 +198,3 @@ class CudaDevice(Device):
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
-
-
-def _unpacked(handle: bytes) -> tuple[Any, ...]:
-    """The parts of a handle; K514 for other bytes."""
-    if len(handle) != _HANDLE.size:
-        raise K514.error(
-            expected=f"a handle of {_HANDLE.size} bytes, as `export` makes them",
-            found=f"{len(handle)} bytes",
-        )
-    return _HANDLE.unpack(handle)
