@@ -1028,8 +1028,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "order: a graph records no event",
         "engine/devices",
-        "{ record(k, streams[k], recorded); }",
-        "{ if (!states_[k].is_captured) record(k, streams[k], recorded); }",
+        "        record(k, streams[k], recorded);\n",
+        "        if (!states_[k].is_captured) record(k, streams[k], recorded);\n",
     ),
     _fault(
         "tables: a tile of LL128 ends within a line",
@@ -1048,14 +1048,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "barrier: a process that has failed doesn't say that it comes no more",
         "engine/devices",
-        "            self._barrier.leave()\n            found = self._failure(",
-        "            found = self._failure(",
+        "    order_->wait();\n    leave();\n",
+        "    order_->wait();\n",
     ),
     _fault(
         "barrier: a process closes while others make calls",
         "engine/devices",
-        "lambda: self._here(_LEFT) or self.is_given_up",
-        "lambda: True",
+        "wait([this] { return are_here(kLeft) || is_given_up(); })",
+        "wait([] { return true; })",
     ),
     _fault(
         "device state: every launch uses the first rank's divisions",

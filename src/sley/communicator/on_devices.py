@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product, zip_longest
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 from weakref import WeakSet
@@ -96,6 +97,7 @@ class _Core:
     closes the communicator meanwhile.
 
     stream: of calls without one. word: memory of barriers. mates: the ranks on this rank's device.
+    users: the numbers of the user's plans.
     """
 
     links: LinkSet
@@ -104,10 +106,15 @@ class _Core:
     stream: Any
     word: Memory
     mates: list[int]
+    users: frozenset[int]
 
     def load(self, number: int, dtype: DataType, op: ReduceOp, *, scales: bool = False) -> None:
         """Loads the kernels of a plan's calls, while none is under way. Errors: K5xx."""
-        (program,) = self.programs.of(number, dtype, op, scales=scales, wait=lambda: None)
+        # Generated code of 142 plans (8 ranks) for three types would be 340 programs on a GPU.
+        engine = None if number in self.users else Engine.INTERPRETED
+        (program,) = self.programs.of(
+            number, dtype, op, scales=scales, wait=lambda: None, engine=engine
+        )
         run, divide = KERNELS
         self._check_room(number, program)
         divides = program[divide] if op is ReduceOp.AVG else 0
@@ -159,8 +166,11 @@ class _Opening:
                 plan_dir=settings.plan_dir,
                 cache=settings.use_cache,
             )
-            if settings.plan_dir_strict and plans.folder_problems:
-                raise SleyError(list(plans.folder_problems))
+            folder = settings.plan_dir
+            unfit = None if folder is None else self.device.read_code(Path(folder))
+            problems = [*plans.folder_problems, *([unfit] if unfit else [])]
+            if settings.plan_dir_strict and problems:
+                raise SleyError(problems)
             table = {
                 (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
                 for kind, in_place, root in _keys(rendezvous.ranks)
@@ -177,6 +187,9 @@ class _Opening:
         for problem in plans.problems:
             words = "%s, rank %d: sley's default plans run instead of those of\n%s"
             logger.warning(words, rendezvous.name, rendezvous.rank, problem)
+        if unfit:
+            words = "%s, rank %d: kernels are not taken from the folder of plans\n%s"
+            logger.warning(words, rendezvous.name, rendezvous.rank, unfit)
         return plans, table
 
     def core(self, table: Table) -> _Core:
@@ -185,6 +198,7 @@ class _Opening:
         rank, mates = self.rendezvous.rank, self._mates
         plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
         numbers = {own: number for number, own in enumerate(plans)}
+        users = {r.digest for rows in table.values() for _, r in rows if r.origin == "registered"}
         settings = replace(
             self.kernels,
             timeout_s=self.kernels.timeout_s or self.settings.timeout_s,
@@ -200,7 +214,8 @@ class _Opening:
             calls.add_plan(state.plan)
         with links.ranks.telling():
             word = self.device.allocate(_WORD_BYTES)
-            core = _Core(links, Programs(links), calls, stream, word, mates)
+            of_users = frozenset(numbers[own] for own in users)
+            core = _Core(links, Programs(links), calls, stream, word, mates, of_users)
             for (kind, in_place, root), rows in table.items():
                 ends = [_NO_END if s.end_bytes is None else s.end_bytes for s, _ in rows]
                 of = [numbers[ready.digest] for _, ready in rows]
@@ -266,7 +281,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     store, rank, ranks, name, environ: as for `Communicator`. device: the rank's, or its name
     ("cuda:0"); several ranks may have one device. settings: of these, `timeout_s`, `plan_dir`,
     `plan_dir_strict` and `use_cache` apply; by default those of the environment. kernels: how plans
-    run; by default in the interpreter, whose kernels run all plans. types, ops: whose kernels are
+    run; by default the library's plans in the interpreter, whose kernels run all of them, the user's
+    in generated code if it was compiled before, as in a package. types, ops: whose kernels are
     loaded now. topology: the machine for which plans are chosen, or its name; by default one like
     the devices.
 
@@ -309,8 +325,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
         self.device = open_devices(device, 1)[0] if isinstance(device, str) else device
         self.settings = settings or Settings.from_environment()
-        # Generated code of 142 plans (8 ranks) for three types would be 340 programs on a GPU.
-        self.kernels = kernels or KernelSettings(Engine.INTERPRETED)
+        self.kernels = kernels or KernelSettings()
         own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
         self._store, self._topology, self._environ = store, topology, environ
         self._splits = 0
@@ -396,10 +411,12 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             core = self._open_core()
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
-            said = core.links.ranks.gather({self.rank: [color, key]})  # which an abort ends
+            own = json.dumps([color, key]).encode()
+            said = core.links.ranks.gather({self.rank: own})  # which an abort ends
         if color is None:
             return None
-        members = sorted((key, rank) for rank, (other, key) in said.items() if other == color)
+        given = enumerate(map(json.loads, said))
+        members = sorted((key, rank) for rank, (other, key) in given if other == color)
         return DeviceCommunicator(
             self._store,
             [rank for _, rank in members].index(self.rank),

@@ -9,15 +9,15 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine import native
-from sley.engine.devices import links
+from sley.engine.devices import link_layout
 from sley.errors import SleyError
 from support.devices.device_calls import executor, wrong
 
 
 def test_tables_that_were_written_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = links.plan_tables
+    made = link_layout.plan_tables
     monkeypatch.setattr(
-        links,
+        link_layout,
         "plan_tables",
         lambda *given: native.PlanTables.from_bytes(made(*given).to_bytes()),
     )

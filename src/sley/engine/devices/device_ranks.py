@@ -100,11 +100,16 @@ class DeviceRanks:
         """The ranks of this process on a device."""
         return [rank for rank, place in self.devices.items() if place == device]
 
+    def gather(self, own: Mapping[int, bytes]) -> list[bytes]:
+        """The values of all ranks, by rank; own: of the ranks of this process. All processes call
+        this together. K514 if one has ended, R503 for a rank in two of them."""
+        return list(own.values()) if self.is_one_process else self._processes.gather(own)
+
     def most_on_a_device(self, of_ranks: Sequence[int]) -> int:
         """The largest of the devices' sums of a number of each rank; all processes call this
         together. K514 if one has ended."""
         own = {rank: device.identity for rank, device in self.devices.items()}
-        every = list(own.values()) if self.is_one_process else self._processes.gather(own)
+        every = self.gather(own)
         sums = Counter[bytes]()
         for identity, number in zip(every, of_ranks, strict=True):
             sums[identity] += number

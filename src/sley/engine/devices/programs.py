@@ -32,6 +32,7 @@ class Programs:
         scales: bool,
         wait: Callable[[], None],
         again: bool = False,
+        engine: Engine | None = None,
     ) -> list[Program]:
         """The programs of a plan, by its number among those of the links, for each of its states.
 
@@ -39,16 +40,26 @@ class Programs:
         wait: called before programs are loaded: the driver may wait for all kernels then, also for
             one that waits for another thread's launch, which would wait for the load.
         again: whether to load those that were compiled in the meantime.
+        engine: of this plan, if the settings name none.
         """
         key = (number, dtype.name, op, scales)
         if again or key not in self._loaded:
             wait()
             states = self._links.states[number]
-            self._loaded[key] = [self._program(number, s, dtype, op, scales) for s in states]
+            engine = self._links.settings.engine or engine
+            self._loaded[key] = [
+                self._program(number, s, dtype, op, scales, engine) for s in states
+            ]
         return self._loaded[key]
 
     def _program(
-        self, number: int, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool
+        self,
+        number: int,
+        state: DeviceState,
+        dtype: DataType,
+        op: ReduceOp,
+        scales: bool,
+        engine: Engine | None,
     ) -> Program:
         device, settings = state.device, self._links.settings
         variant = Variant(
@@ -61,7 +72,7 @@ class Programs:
         )
         if scales:
             prove_scales(self._links.kernels[number].plan)
-        program = device.build(self._text(number, device, variant), KERNELS)
+        program = device.build(self._text(number, device, variant, engine), KERNELS)
         room = device.capacity(program, KERNELS[0], settings.threads)
         if state.plan.blocks > room:
             raise K506.error(
@@ -71,11 +82,11 @@ class Programs:
             )
         return program
 
-    def _text(self, number: int, device: Device, variant: Variant) -> str:
-        """The text of the settings' engine. By default of generated code; or, if that would be
-        compiled while a call waits, of the interpreter, where that was compiled ahead or serves
-        other plans, too."""
-        source, engine = self._links.kernels[number].source, self._links.settings.engine
+    def _text(self, number: int, device: Device, variant: Variant, engine: Engine | None) -> str:
+        """The text of an engine. By default of generated code; or, if that would be compiled while
+        a call waits, of the interpreter, where that was compiled ahead or serves other plans,
+        too."""
+        source = self._links.kernels[number].source
         best = Engine.INTERPRETED if variant.scales else engine or Engine.GENERATED
         text = source(best, variant)
         if engine is not None or device.has(text):
