@@ -70,7 +70,6 @@ _MOVED_AS["uint16"] = _MOVED[2]  # NumPy's type for the bits of some
 _NUMBER = {kind: number for number, kind in enumerate(CALLS)}
 """The number of each kind of calls, in the engine."""
 
-_NO_END = 2**64 - 1
 _WORD_BYTES = 256
 _DIGITS = 16
 _MOST_KEY = 2**31 - 1
@@ -217,7 +216,7 @@ class _Opening:
             of_users = frozenset(numbers[own] for own in users)
             core = _Core(links, Programs(links), calls, stream, word, mates, of_users)
             for (kind, in_place, root), rows in table.items():
-                ends = [_NO_END if s.end_bytes is None else s.end_bytes for s, _ in rows]
+                ends = [s.end_bytes for s, _ in rows if s.end_bytes is not None]
                 of = [numbers[ready.digest] for _, ready in rows]
                 calls.set_table(_NUMBER[kind], in_place, root, ends, of)
                 for number, (dtype, op) in product(of, self._programs(kind)):
