@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -171,29 +170,23 @@ bool lay_out(PlanCall& self, std::int64_t item_bytes, std::int64_t count,
 StartOutcome start(DeviceCalls& self, int kind, bool in_place, int root, int dtype, int op,
                    std::uint64_t size_bytes, std::int64_t item_bytes, std::int64_t count,
                    Address input, std::uint64_t input_bytes, Address output,
-                   std::uint64_t output_bytes, Address stream, bool recorded,
-                   std::optional<std::uint64_t> factor, Address factor_at, nb::object keeps) {
+                   std::uint64_t output_bytes, Address stream, std::optional<std::uint64_t> factor,
+                   Address factor_at, nb::object keeps) {
     std::shared_ptr<void> kept;
     if (!keeps.is_none()) kept = for_streams(std::move(keeps));
     // A device may make it wait for another thread's launch, which needs Python's lock.
     const Unlocked unlocked;
     return self.start({kind, in_place, root}, {dtype, op, factor || factor_at != 0}, size_bytes,
                       {item_bytes, count, nullptr, factor.value_or(0), factor_at},
-                      {0, {input, output}, {input_bytes, output_bytes}}, stream, recorded, kept);
+                      {0, {input, output}, {input_bytes, output_bytes}}, stream, kept);
 }
 
 // What doesn't reduce moves elements as integers of their size: the bytes are all that counts.
 std::optional<DataType> moved_as(const Kind& kind, const ElementType& type) {
-    if (kind.reduces) {
-        const auto number = &type - std::begin(kElementTypes);
-        return number < kDataTypes ? std::optional(static_cast<DataType>(number)) : std::nullopt;
-    }
-    switch (type.bits) {
-        case 8: return DataType::kInt8;
-        case 16: return DataType::kInt16;
-        case 32: return DataType::kInt32;
-        default: return DataType::kInt64;
-    }
+    constexpr int integers = 0;  // DLPack's code
+    const auto* moved = kind.reduces ? &type : element_type(integers, type.bits);
+    const auto number = moved - kElementTypes;
+    return number < kDataTypes ? std::optional(static_cast<DataType>(number)) : std::nullopt;
 }
 
 std::optional<StartOutcome> start_usual(DeviceCalls& self, const Kind& kind, nb::object data,
@@ -326,13 +319,12 @@ void define_device_plans(nb::module_& m) {
              "The number of the plan that runs a call.")
         .def("start", &start, "kind"_a, "in_place"_a, "root"_a, "dtype"_a, "op"_a, "size_bytes"_a,
              "item_bytes"_a, "count"_a, "input"_a, "input_bytes"_a, "output"_a, "output_bytes"_a,
-             "stream"_a, "recorded"_a, "factor"_a.none() = nb::none(), "factor_at"_a = 0,
+             "stream"_a, "factor"_a.none() = nb::none(), "factor_at"_a = 0,
              "keeps"_a.none() = nb::none(),
              "Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any "
-             "rank. count: elements of a block. input, output: addresses, or 0. recorded: whether "
-             "the next call has to wait for this one. factor: the bits of a number, or the address "
-             "of one, by which inputs are multiplied. keeps: what must live until the kernel has "
-             "ended. R503, R506.")
+             "rank. count: elements of a block. input, output: addresses, or 0. factor: the bits of "
+             "a number, or the address of one, by which inputs are multiplied. keeps: what must "
+             "live until the kernel has ended. R503, R506.")
         .def("start_usual", &start_usual, "kind"_a, "data"_a.none(), "out"_a.none(), "op"_a,
              "root"_a, "stream"_a, "keeps"_a,
              "Starts a call of arrays as callers usually give them; None, and nothing is started, if "

@@ -68,18 +68,10 @@ void Barrier::come(std::uint64_t number) {
     for (const int rank : own_) way_[rank] = number;
 }
 
-std::vector<int> Barrier::absent(std::uint64_t number) const {
+std::vector<int> Barrier::ranks_that(bool have_come, std::uint64_t number) const {
     std::vector<int> found;
     for (int rank = 0; rank < ranks_; ++rank) {
-        if (way_[rank] < number) found.push_back(rank);
-    }
-    return found;
-}
-
-std::vector<int> Barrier::left() const {
-    std::vector<int> found;
-    for (int rank = 0; rank < ranks_; ++rank) {
-        if (way_[rank] == kLeft) found.push_back(rank);
+        if ((way_[rank] >= number) == have_come) found.push_back(rank);
     }
     return found;
 }

@@ -49,8 +49,9 @@ private:
 
     void come(std::uint64_t number);
     bool are_here(std::uint64_t number) const { return absent(number).empty(); }
-    std::vector<int> absent(std::uint64_t number) const;
-    std::vector<int> left() const;
+    std::vector<int> ranks_that(bool have_come, std::uint64_t number) const;
+    std::vector<int> absent(std::uint64_t number) const { return ranks_that(false, number); }
+    std::vector<int> left() const { return ranks_that(true, kLeft); }
     // Whether it is over in time.
     bool wait(const std::function<bool()>& is_over) const;
     Refusal refusal() const;

@@ -44,8 +44,7 @@ int DeviceCalls::plan_of(const CallKind& kind, std::uint64_t size_bytes) const {
 
 StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program,
                                 std::uint64_t size_bytes, CallValues values, RankBuffers buffers,
-                                Device::Stream stream, bool recorded,
-                                const std::shared_ptr<void>& keeps) {
+                                Device::Stream stream, const std::shared_ptr<void>& keeps) {
     const std::lock_guard<std::mutex> held(lock_);
     if (order_->is_given_up()) return StartOutcome::kGivenUp;
     if (size_bytes == 0) return StartOutcome::kStarted;
@@ -59,7 +58,7 @@ StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program
     if (!call.lay_out(values) || !has_scratch(plan, values)) return StartOutcome::kLacksScratch;
     streams_[0] = stream;
     if (keeps != nullptr) call.keep(keeps);
-    const bool is_started = call.start(streams_, recorded);
+    const bool is_started = call.start(streams_, true);
     if (keeps != nullptr) call.keep(nullptr);
     return is_started ? StartOutcome::kStarted : StartOutcome::kGivenUp;
 }
@@ -88,7 +87,7 @@ std::optional<StartOutcome> DeviceCalls::start(const Kind& kind, const Elements&
     return start({key.kind, key.in_place, key.root},
                  {static_cast<int>(key.type), static_cast<int>(key.op), false},
                  static_cast<std::uint64_t>(key.count * parts * input.item),
-                 {input.item, key.count, nullptr, 0, 0}, buffers, stream, true, keeps);
+                 {input.item, key.count, nullptr, 0, 0}, buffers, stream, keeps);
 }
 
 bool DeviceCalls::has_scratch(int plan, const CallValues& values) const {

@@ -51,10 +51,10 @@ public:
     int plan_of(const CallKind& kind, std::uint64_t size_bytes) const;
 
     // Starts a call on a stream; without a launch if size_bytes is 0, which all ranks know. buffers:
-    // the rank's, whose number is set here. recorded: see OrderedCall. keeps: see Launch. What the
-    // call lacks, it lacks before anything is started. Throws Refusal, and what devices throw.
+    // the rank's, whose number is set here. keeps: see Launch. What the call lacks, it lacks before
+    // anything is started. Throws Refusal, and what devices throw.
     StartOutcome start(const CallKind& kind, const CallProgram& program, std::uint64_t size_bytes,
-                       CallValues values, RankBuffers buffers, Device::Stream stream, bool recorded,
+                       CallValues values, RankBuffers buffers, Device::Stream stream,
                        const std::shared_ptr<void>& keeps);
 
     // Starts a call of arrays; one that is its own output has one memory. Nothing if they don't fit

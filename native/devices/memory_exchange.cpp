@@ -73,11 +73,7 @@ MemoryExchange::Made MemoryExchange::allocate(const std::vector<std::size_t>& si
     if (!processes_->is_one()) attach_others(sizes, made);
     std::map<int, Processes::Numbers> own;
     for (const auto& [rank, device] : devices_) own[rank] = made.found[device];
-    if (processes_->is_one()) {
-        for (auto& [rank, row] : own) made.seen.push_back(std::move(row));
-    } else {
-        made.seen = processes_->gather(own, sizes.size());
-    }
+    made.seen = processes_->gather(own, sizes.size());
     return made;
 }
 

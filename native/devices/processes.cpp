@@ -80,7 +80,7 @@ std::vector<Processes::Numbers> Processes::gather(const std::map<int, Numbers>& 
 }
 
 void Processes::meet() {
-    if (!is_one()) exchange(Kind::kMeeting, "");
+    exchange(Kind::kMeeting, "");
 }
 
 void Processes::tell(const std::string& refusal) {
@@ -94,6 +94,7 @@ void Processes::tell(const std::string& refusal) {
 }
 
 std::vector<std::string> Processes::exchange(Kind kind, const std::string& message) {
+    if (is_one()) return {message};
     if (barrier_ != nullptr) barrier_->meet();
     std::vector<std::string> found;
     Told told;

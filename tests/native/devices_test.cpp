@@ -392,7 +392,7 @@ void check_calls() {
     const auto start = [&](std::uint64_t bytes, int dtype = 0, bool scales = false) {
         const auto count = static_cast<std::int64_t>(bytes);
         return calls.start(kind, {dtype, 2, scales}, bytes, {1, count, nullptr, 9, 0},
-                           {0, {64, 128}, {bytes, bytes}}, stream.address, true, kept);
+                           {0, {64, 128}, {bytes, bytes}}, stream.address, kept);
     };
     g_calls.clear();
     expect(start(0) == StartOutcome::kStarted, "a call of nothing");

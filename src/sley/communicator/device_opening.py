@@ -136,7 +136,8 @@ class DeviceOpening:
         rank, mates = self.rendezvous.rank, self._mates
         plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
         numbers = {own: number for number, own in enumerate(plans)}
-        users = {r.digest for rows in table.values() for _, r in rows if r.origin == "registered"}
+        every = (ready for rows in table.values() for _, ready in rows)
+        users = frozenset(numbers[one.digest] for one in every if one.origin == "registered")
         settings = replace(
             self.kernels,
             timeout_s=self.kernels.timeout_s or self.settings.timeout_s,
@@ -152,8 +153,7 @@ class DeviceOpening:
             calls.add_plan(state.plan)
         with links.ranks.telling():
             word = self.device.allocate(_WORD_BYTES)
-            of_users = frozenset(numbers[own] for own in users)
-            core = DeviceCore(links, Programs(links, mates), calls, stream, word, of_users)
+            core = DeviceCore(links, Programs(links, mates), calls, stream, word, users)
             for (kind, in_place, root), rows in table.items():
                 ends = [s.end_bytes for s, _ in rows if s.end_bytes is not None]
                 of = [numbers[ready.digest] for _, ready in rows]

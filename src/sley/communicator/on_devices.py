@@ -386,7 +386,6 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                     call.count,
                     *memory,
                     address,
-                    recorded=True,
                     keeps=keeps,
                     **factors,
                 )

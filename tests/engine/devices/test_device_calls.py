@@ -46,7 +46,7 @@ class Rank:
     def start(self, data: Any, size_bytes: int) -> StartOutcome:
         place = data.ctypes.data, size_bytes, 0, 0, threads().stream_address(self.stream)
         fixed = KIND, True, 0, INT8.number, 0
-        return self.calls.start(*fixed, size_bytes, 1, size_bytes, *place, True, keeps=data)
+        return self.calls.start(*fixed, size_bytes, 1, size_bytes, *place, keeps=data)
 
     def call(self, data: Any) -> list[StartOutcome]:
         """Makes a call, and what it lacks before; what it was told until then."""

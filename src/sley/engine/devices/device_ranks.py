@@ -98,7 +98,7 @@ class DeviceRanks:
     def gather(self, own: Mapping[int, bytes]) -> list[bytes]:
         """The values of all ranks, by rank; own: of the ranks of this process. All processes call
         this together. K514 if one has ended, R503 for a rank in two of them."""
-        return list(own.values()) if self.is_one_process else self._processes.gather(own)
+        return self._processes.gather(own)
 
     def most_on_a_device(self, of_ranks: Sequence[int]) -> int:
         """The largest of the devices' sums of a number of each rank; all processes call this
@@ -141,14 +141,11 @@ class DeviceRanks:
     def telling(self) -> AbstractContextManager[None]:
         """A context for local work just before an exchange: the other processes raise its errors in
         that exchange, too, instead of waiting."""
-        return telling(self._refuse)
+        return telling(lambda error: self._processes.tell(refusal(error)))
 
     def meet(self) -> None:
         """Barrier: waits until all processes call this."""
         self._processes.meet()
-
-    def _refuse(self, error: SleyError) -> None:
-        self._processes.tell(refusal(error))
 
 
 def refusal(error: SleyError) -> bytes:
