@@ -281,10 +281,10 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     store, rank, ranks, name, environ: as for `Communicator`. device: the rank's, or its name
     ("cuda:0"); several ranks may have one device. settings: of these, `timeout_s`, `plan_dir`,
     `plan_dir_strict` and `use_cache` apply; by default those of the environment. kernels: how plans
-    run; by default the library's plans in the interpreter, whose kernels run all of them, the user's
-    in generated code if it was compiled before, as in a package. types, ops: whose kernels are
-    loaded now. topology: the machine for which plans are chosen, or its name; by default one like
-    the devices.
+    run; by default the library's plans in the interpreter, whose kernels run all of them, and the
+    user's in generated code if it was compiled before, as in a package. types, ops: whose kernels
+    are loaded now. topology: the machine for which plans are chosen, or its name; by default one
+    like the devices.
 
     All ranks make it together, make the same calls in the same order, and close it. When it is made
     it chooses the plans of all calls, and allocates what they share. Some calls lack something: the
