@@ -32,11 +32,15 @@ set(DEVICES  # plans and calls on devices, their processes, and threads as a dev
   devices/call_order.cpp
   devices/cuda_driver.cpp
   devices/deferred_free.cpp
+  devices/descriptor_box.cpp
   devices/device_calls.cpp
   devices/device_plan.cpp
+  devices/links.cpp
+  devices/memory_exchange.cpp
   devices/memory_index.cpp
   devices/plan_call.cpp
   devices/plan_tables.cpp
+  devices/processes.cpp
   devices/threads_device.cpp)
 set(CUDA  # GPUs
   devices/cuda_device.cpp

@@ -53,11 +53,11 @@ def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
     (state,), stream = on.links.states[0], device.stream()
     kind, op = DATA_TYPES["float32"], sley.ReduceOp.AVG
     (program,) = on.programs.of(0, kind, op, scales=False, wait=on.links.wait)
-    place = state.plan, program[KERNELS[1]], 0, 0
-    alone = native.PlanCall(on.links.order, [place], on.settings.threads, False, ())
+    place, links = (state.plan, program[KERNELS[1]], 0), on.links
+    order, index = links.order, links.memory.index
+    alone = native.PlanCall(order, index, [place], on.settings.threads, False, ())
     addresses = [device.view(one.array, what="data").address for one in data]
-    memories = [(rank, [(at, 0), (0, 0), (0, 0)]) for rank, at in enumerate(addresses)]
-    alone.lay_out(4, COUNT, memories)
+    alone.lay_out(4, COUNT, [(rank, at, 4 * COUNT, 0, 0) for rank, at in enumerate(addresses)])
     alone.start([device.stream_address(stream)], True)
     device.synchronize(stream)
     outside = sum(one.fetch() for one in data)

@@ -526,8 +526,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "unfuse: a wait for a split instruction is for its first piece only",
         "formats",
-        "start[plan.waits.target + 1] - 1",
-        "start[plan.waits.target]",
+        "start[waits.target + 1] - 1",
+        "start[waits.target]",
     ),
     _fault(
         "limits: an instruction may wait for itself",

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "bindings/python_lock.hpp"
+#include "devices/arguments.hpp"
+#include "devices/device.hpp"
 #include "engine/engine.hpp"
 #include "fabric/control.hpp"
 #include "fabric/fabric.hpp"
@@ -31,6 +34,9 @@ void define_processes(nanobind::module_& m);
 void define_ready(nanobind::module_& m);
 void define_tensors(nanobind::module_& m);
 void define_views(nanobind::module_& m);
+
+// A view of a caller's array on a device; none for one that needs a closer look.
+std::optional<ArrayView> usual_view(nanobind::handle array, const Device& device);
 
 // Throw std::invalid_argument for an unknown type or operation.
 DataType to_type(std::int32_t type);
@@ -73,6 +79,9 @@ private:
     std::shared_ptr<PyObject> function_;
 };
 
+// The SleyError for what C++ or a callback threw; None if there is none.
+nanobind::object sley_error_of(const std::exception_ptr& error);
+
 // Keeps an object for streams, which never wait for Python's lock: it is dropped soon after they let
 // it go.
 std::shared_ptr<void> for_streams(nanobind::object object);
@@ -97,7 +106,10 @@ public:
     }
     Interruptible(const Interruptible&) = delete;
     Interruptible& operator=(const Interruptible&) = delete;
-    ~Interruptible() { is_interrupted = nullptr; }
+    ~Interruptible() { is_interrupted = before_; }
+
+private:
+    bool (*before_)() = is_interrupted;  // of a caller, behind a callback
 };
 
 // Releases Python's lock while the thread waits for other ranks.

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -144,17 +145,6 @@ auto on_devices(nb::object devices, const Make& make) {
         });
 }
 
-std::shared_ptr<DevicePlan> make_plan(std::shared_ptr<const PlanTables> tables,
-                                      nb::typed<nb::object, Device> device,
-                                      const std::vector<std::vector<int>>& launches,
-                                      const std::vector<std::uint64_t>& segments, Address abort,
-                                      std::uint64_t timeout_ns) {
-    auto& own = nb::cast<Device&>(device);
-    return on_devices(std::move(device), [&] {
-        return new DevicePlan(std::move(tables), own, launches, segments, abort, timeout_ns);
-    });
-}
-
 std::shared_ptr<MemoryIndex> make_index(
     int ranks, nb::typed<nb::object, std::vector<std::pair<int, Device*>>> devices) {
     const auto own = nb::cast<std::vector<std::pair<int, Device*>>>(devices);
@@ -202,6 +192,37 @@ StartOutcome start(DeviceCalls& self, int kind, bool in_place, int root, int dty
                       {0, {input, output}, {input_bytes, output_bytes}}, stream, recorded, kept);
 }
 
+// What doesn't reduce moves elements as integers of their size: the bytes are all that counts.
+std::optional<DataType> moved_as(const Kind& kind, const ElementType& type) {
+    if (kind.reduces) {
+        const auto number = &type - std::begin(kElementTypes);
+        return number < kDataTypes ? std::optional(static_cast<DataType>(number)) : std::nullopt;
+    }
+    switch (type.bits) {
+        case 8: return DataType::kInt8;
+        case 16: return DataType::kInt16;
+        case 32: return DataType::kInt32;
+        default: return DataType::kInt64;
+    }
+}
+
+std::optional<StartOutcome> start_usual(DeviceCalls& self, const Kind& kind, nb::object data,
+                                        nb::object out, std::int32_t op, int root, Address stream,
+                                        bool keeps) {
+    const auto input = usual_view(data, self.device());
+    const auto output = out.is(data) ? input : usual_view(out, self.device());
+    if (!input || !output || !output->writable || input->type != output->type) return {};
+    const auto type = moved_as(kind, *input->type);
+    if (!type) return {};
+    std::shared_ptr<void> kept;
+    if (keeps) kept = for_streams(nb::make_tuple(data, out));
+    const auto elements = [&type](const ArrayView& view) {
+        return Elements{at(view.address), view.elements, *type, view.type->bits / 8, 0};
+    };
+    const Unlocked unlocked;  // as in `start`
+    return self.start(kind, elements(*input), elements(*output), to_op(op), root, stream, kept);
+}
+
 nb::list stuck(const DevicePlan& self) {
     nb::list found;
     for (const auto& [block, report] : self.stuck()) {
@@ -220,26 +241,9 @@ nb::list stuck(const DevicePlan& self) {
     return found;
 }
 
-void translate_refusal(const std::exception_ptr& error, void*) {
-    try {
-        std::rethrow_exception(error);
-    } catch (const Refusal& e) {
-        const nb::object rules = nb::module_::import_("sley.errors.catalog").attr("all_rules")();
-        nb::list places;
-        if (!e.place.empty()) {
-            places.append(nb::module_::import_("sley.errors").attr("Place")("detail"_a = e.place));
-        }
-        const nb::object made =
-            rules[e.rule].attr("error")("expected"_a = e.expected, "found"_a = e.found,
-                                        "at"_a = places, "remedy"_a = e.remedy);
-        PyErr_SetObject(made.type().ptr(), made.ptr());
-    }
-}
-
 }  // namespace
 
 void define_device_plans(nb::module_& m) {
-    nb::register_exception_translator(&translate_refusal);
     m.attr("RANKS") = layout::kRanks;
     m.attr("HIDDEN") = layout::kHidden;
     m.attr("OFFSET_BITS") = kOffsetBits;
@@ -272,8 +276,6 @@ void define_device_plans(nb::module_& m) {
              },
              "item_bytes"_a, "count"_a, "The bytes that a call needs of each rank's scratch.");
     nb::class_<DevicePlan>(m, "DevicePlan", "A plan on a device of this process.")
-        .def(nb::new_(&make_plan), "tables"_a, "device"_a, "launches"_a, "segments"_a, "abort"_a,
-             "timeout_ns"_a)
         .def_prop_ro("blocks", &DevicePlan::blocks, "The number of blocks that run at once.")
         .def("free", &DevicePlan::free, nb::call_guard<Unlocked>(),
              "Frees its memory, also if calls are still there, which can't be started afterwards.")
@@ -287,7 +289,11 @@ void define_device_plans(nb::module_& m) {
              "Registers memory that all ranks have mapped. shifts: for each rank, what to add to an "
              "address of it for its address there.")
         .def("add_scratch", &MemoryIndex::add_scratch, "rank"_a, "address"_a, "size_bytes"_a,
-             "all_read"_a, unlocked, "Those that all ranks read are larger than those before.");
+             "all_read"_a, unlocked, "Those that all ranks read are larger than those before.")
+        .def("number", &MemoryIndex::number, "rank"_a, "address"_a, "size_bytes"_a, unlocked,
+             "By which peers read a rank's memory; 0: none does, 1: those of this process.")
+        .def("free", &MemoryIndex::free, unlocked,
+             "Frees its own memory, also if calls are still there, which can't be started afterwards.");
     nb::class_<PlanCall>(m, "PlanCall", "A call of a plan, which can be started many times.")
         .def("__init__", &make_call, "order"_a, "memory"_a, "places"_a, "threads"_a, "together"_a,
              "keeps"_a, "places: a plan on a device, and its kernels there.")
@@ -340,7 +346,12 @@ void define_device_plans(nb::module_& m) {
              "rank. count: elements of a block. input, output: addresses, or 0. recorded: whether "
              "the next call has to wait for this one. factor: the bits of a number, or the address "
              "of one, by which inputs are multiplied. keeps: what must live until the kernel has "
-             "ended. R503, R506.");
+             "ended. R503, R506.")
+        .def("start_usual", &start_usual, "kind"_a, "data"_a.none(), "out"_a.none(), "op"_a,
+             "root"_a, "stream"_a, "keeps"_a,
+             "Starts a call of arrays as callers usually give them; None, and nothing is started, if "
+             "they need a closer look. keeps: whether they live until the kernel has ended. "
+             "Otherwise as `start`.");
 }
 
 }  // namespace sley

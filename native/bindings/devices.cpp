@@ -9,7 +9,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,9 +20,11 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/lease.hpp"
 #include "devices/call_order.hpp"
 #include "devices/cuda_device.hpp"
 #include "devices/deferred_free.hpp"
+#include "devices/processes.hpp"
 #include "devices/threads_device.hpp"
 
 namespace nb = nanobind;
@@ -31,42 +32,6 @@ using namespace nb::literals;
 
 namespace sley {
 namespace {
-
-// Frees without Python's lock, since that may wait for the device. At exit the driver frees; it may
-// already be unloaded.
-struct Lease : Resource {
-    Lease(Resource made) : Resource(std::move(made)) {}
-    Lease(Lease&&) = default;
-    ~Lease() {
-        if (owner == nullptr) return;
-        if (is_python_ending()) {
-            new std::shared_ptr<void>(std::move(owner));
-            return;
-        }
-        const Unlocked unlocked;
-        owner.reset();
-    }
-};
-
-template <class Raw>
-nb::bytes to_bytes(const Raw& raw) {
-    return nb::bytes(raw.bytes, sizeof raw.bytes);
-}
-
-template <class Raw>
-Raw from_bytes(const nb::bytes& bytes) {
-    Raw raw{};
-    if (bytes.size() != sizeof raw.bytes) throw std::invalid_argument("bytes of another length");
-    std::memcpy(raw.bytes, bytes.c_str(), sizeof raw.bytes);
-    return raw;
-}
-
-Lease register_host(CudaDevice& self, const Array<std::uint8_t>& array) {
-    // The memory is mapped until the driver has let it go.
-    const auto keeps = std::make_shared<Function>(nb::cast(array));
-    const Unlocked unlocked;
-    return self.register_host(array.data(), array.size(), keeps);
-}
 
 std::tuple<std::vector<Address>, Address, Lease> window(const std::vector<CudaDevice*>& devices,
                                                         std::size_t bytes) {
@@ -97,17 +62,11 @@ void let_go(void* object) {
 }
 
 void translate(const std::exception_ptr& error, void*) {
-    nb::object failure;
-    const auto of = [](const char* module, const char* function) {
-        return nb::module_::import_(module).attr(function);
-    };
+    const nb::object failure = sley_error_of(error);
     try {
-        std::rethrow_exception(error);
-    } catch (const cuda::Error& e) {
-        failure = of("sley.engine.devices.cuda.driver", "failure")(e.function, e.name, e.words,
-                                                                   e.doing, e.subject);
-    } catch (const TooFewThreads& e) {
-        failure = of("sley.engine.devices.threads", "too_few")(e.wanted, e.started);
+        if (failure.is_none()) std::rethrow_exception(error);
+    } catch (const Interrupted&) {  // Python has the error of the signal's handler
+        return;
     }
     PyErr_SetObject(failure.type().ptr(), failure.ptr());
 }
@@ -123,16 +82,36 @@ Launch to_launch(const LaunchRow& row) {
             threads,  together, for_streams(keeps)};
 }
 
-void release_later(nb::typed<nb::callable, void()> free) {
-    const Function kept(std::move(free));
-    const Unlocked unlocked;
-    release([kept] {
-        const Locked locked;
-        (*kept)();
-    });
-}
-
 }  // namespace
+
+nb::object sley_error_of(const std::exception_ptr& error) {
+    const auto of = [](const char* module, const char* function) {
+        return nb::module_::import_(module).attr(function);
+    };
+    try {
+        std::rethrow_exception(error);
+    } catch (const cuda::Error& e) {
+        return of("sley.engine.devices.cuda.driver", "failure")(e.function, e.name, e.words, e.doing,
+                                                                e.subject);
+    } catch (const TooFewThreads& e) {
+        return of("sley.engine.devices.threads", "too_few")(e.wanted, e.started);
+    } catch (const Refusal& e) {
+        const nb::object rule = of("sley.errors.catalog", "all_rules")()[e.rule];
+        nb::list places;
+        if (!e.place.empty()) places.append(of("sley.errors", "Place")("detail"_a = e.place));
+        return rule.attr("error")("expected"_a = e.expected, "found"_a = e.found, "at"_a = places,
+                                  "remedy"_a = e.remedy);
+    } catch (const Told& e) {
+        nb::list refusals;
+        for (const auto& each : e.refusals) refusals.append(nb::bytes(each.data(), each.size()));
+        return of("sley.engine.devices.device_ranks", "read_refusals")(refusals);
+    } catch (const nb::python_error& e) {
+        const bool is_told = nb::isinstance(e.value(), of("sley.errors", "SleyError"));
+        return is_told ? nb::borrow(e.value()) : nb::none();
+    } catch (...) {
+        return nb::none();
+    }
+}
 
 std::shared_ptr<void> for_streams(nb::object object) {
     drop();
@@ -142,15 +121,9 @@ std::shared_ptr<void> for_streams(nb::object object) {
 void define_devices(nb::module_& m) {
     nb::register_exception_translator(&translate);
 
-    m.def("release", &release_later, "free"_a,
-          "Calls a function that frees devices' memory, and raises nothing: now, or after the "
-          "launches that are being made.");
-
     nb::class_<Lease>(m, "Resource", nb::is_weak_referenceable(),
-                      "What a device made; freed with this object. descriptor: of the file in which "
-                      "memory is; -1 if it is in none.")
+                      "What a device made; freed with this object.")
         .def_ro("address", &Lease::address)
-        .def_ro("descriptor", &Lease::descriptor)
         .def("array",
              [](nb::handle self, Address address, std::size_t size_bytes) {
                  return Array<std::uint8_t>(at(address), {size_bytes}, self);
@@ -168,6 +141,24 @@ void define_devices(nb::module_& m) {
         .def("allocate_host",
              [](Device& self, std::size_t n) -> Lease { return self.allocate_host(n); },
              "size_bytes"_a, unlocked)
+        .def("allocate_shared",
+             [](Device& self, std::size_t n) -> Lease { return self.allocate_shared(n); },
+             "size_bytes"_a, unlocked, "Memory that other processes attach.")
+        .def("export_memory", [](const Device& self, const Lease& m) { return self.export_memory(m); },
+             "memory"_a, unlocked, "A file descriptor of it, which the caller closes.")
+        .def("attach", [](Device& self, int fd, std::size_t n) -> Lease { return self.attach(fd, n); },
+             "descriptor"_a, "size_bytes"_a, unlocked,
+             "Another process's memory, by a descriptor, which stays the caller's.")
+        .def_prop_ro("identity",
+                     [](const Device& self) {
+                         const auto identity = self.identity();
+                         return nb::bytes(identity.data(), identity.size());
+                     })
+        .def("carries_lines",
+             [](const Device& self, const nb::bytes& identity) {
+                 return self.carries_lines({identity.c_str(), identity.size()});
+             },
+             "identity"_a)
         .def("write",
              [](Device& self, Address to, const Array<const std::uint8_t>& data) {
                  self.write(to, data.data(), data.size());
@@ -194,17 +185,12 @@ void define_devices(nb::module_& m) {
                      const Waiting waiting;
                      self.synchronize(stream);
                  }
-                 raise_if_interrupted();
                  drop();
              },
              "stream"_a.none());
 
     nb::class_<ThreadsDevice, Device>(m, "ThreadsDevice", "Threads of this process.")
         .def(nb::init<>())
-        .def_static("attach",
-                    [](int fd, std::size_t n) -> Lease { return ThreadsDevice::attach(fd, n); },
-                    "descriptor"_a, "size_bytes"_a,
-                    "The begin of another process's memory, by a descriptor, which stays the caller's.")
         .def_static("function", &ThreadsDevice::function, "path"_a, "name"_a,
                     "The address of a function of a shared object, which stays loaded.");
 
@@ -214,46 +200,16 @@ void define_devices(nb::module_& m) {
         .def_static("count", &CudaDevice::count, unlocked)
         .def_static("driver_version", &CudaDevice::driver_version, unlocked)
         .def_prop_ro("name", &CudaDevice::name)
-        .def_prop_ro("uuid", [](const CudaDevice& self) { return to_bytes(self.uuid()); })
         .def_prop_ro("multiprocessors", &CudaDevice::multiprocessors)
         .def_prop_ro("capability", &CudaDevice::capability)
         .def_prop_ro("device", &CudaDevice::device)
         .def_prop_ro("context", &CudaDevice::context)
-        .def("register_host", &register_host, "array"_a)
         .def("reach", &CudaDevice::reach, "other"_a, unlocked)
-        .def("has_atomics_to", &CudaDevice::has_atomics_to, "device"_a, unlocked)
-        .def("device_with",
-             [](const CudaDevice& self, const nb::bytes& uuid) {
-                 return self.device_with(from_bytes<cuda::Uuid>(uuid));
-             },
-             "uuid"_a)
         .def("place_of", &CudaDevice::place_of, "address"_a, unlocked)
         .def("has_multicast", &CudaDevice::has_multicast, unlocked)
         .def_static("window", &window, "devices"_a, "size_bytes"_a, unlocked,
                     "The addresses of the devices' parts, of all of them behind the switch, and "
                     "what keeps them.")
-        .def("allocate_shared",
-             [](CudaDevice& self, std::size_t n) -> Lease { return self.allocate_shared(n); },
-             "size_bytes"_a, unlocked)
-        .def("offset_of", &CudaDevice::offset_of, "address"_a, unlocked)
-        .def("descriptor", &CudaDevice::descriptor, "address"_a, unlocked,
-             "A file descriptor of mapped memory for other processes, which the caller closes; None "
-             "for other memory.")
-        .def("share",
-             [](const CudaDevice& self, Address address) { return to_bytes(self.share(address)); },
-             "address"_a)
-        .def("attach_descriptor",
-             [](CudaDevice& self, int descriptor, std::size_t n) -> Lease {
-                 return self.attach(descriptor, n);
-             },
-             "descriptor"_a, "size_bytes"_a, unlocked)
-        .def("attach",
-             [](CudaDevice& self, const nb::bytes& handle) -> Lease {
-                 const auto opened = from_bytes<cuda::IpcHandle>(handle);
-                 const Unlocked unlocked;
-                 return self.attach(opened);
-             },
-             "handle"_a)
         .def("load",
              [](const CudaDevice& self, const nb::bytes& code) {
                  const Unlocked unlocked;
@@ -281,7 +237,6 @@ void define_devices(nb::module_& m) {
                      const Waiting waiting;
                      self.wait();
                  }
-                 raise_if_interrupted();
                  drop();
              },
              "Waits until all calls are done, on whatever streams; others may start meanwhile. "

@@ -1,20 +1,15 @@
 // Arrays of other libraries as calls on devices take them, for Python: without a copy, and without
 // waiting for what computes them, since kernels start after it on the caller's stream.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <iterator>
-#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -54,10 +49,6 @@ struct Objects {
 };
 const Objects* g_objects = nullptr;
 
-bool is_numpys(nb::handle array) {
-    return nb::isinstance(array, g_objects->array_class);
-}
-
 // DLPack's code of NumPy's kind of types and of the array interfaces; -1 for another kind.
 int code_of(char kind) {
     constexpr std::string_view kinds = "iuf";
@@ -65,31 +56,44 @@ int code_of(char kind) {
     return code == kinds.npos ? -1 : static_cast<int>(code);
 }
 
-std::string text(nb::handle object) { return nb::str(object).c_str(); }
-
-std::string name_of(nb::handle dtype) {
-    return text(nb::module_::import_("sley.engine.types").attr("name_of")(dtype));
+const ElementType* type_of(const dlpack::DataType& type) {
+    return type.lanes == 1 ? element_type(type.code, type.bits) : nullptr;
 }
 
-// None for an array that needs a closer look.
-std::optional<ArrayView> numpy_view(nb::handle array) {
+ArrayView view_of(const dlpack::Tensor& tensor, const ElementType* type, bool writable) {
+    return {reinterpret_cast<Address>(tensor.data) + tensor.byte_offset, elements(tensor), type,
+            writable};
+}
+
+std::string text(nb::handle object) { return nb::str(object).c_str(); }
+
+ArrayView numpy_view(nb::handle array, const std::string& what) {
     const nb::object capsule = nb::getattr(array, g_objects->array_struct);
     const auto* said = static_cast<const ArrayStruct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
     if (said == nullptr) throw nb::python_error();
-    if ((said->flags & kContiguous) == 0) return {};
-    const ElementType* type = nullptr;
-    if ((said->flags & kNativeOrder) != 0) type = element_type(code_of(said->kind), 8 * said->item_bytes);
-    if (type == nullptr) type = element_type(name_of(array.attr("dtype")));  // another package's
-    if (type == nullptr) return {};
+    if ((said->flags & kContiguous) == 0) {
+        const auto shape = text(array.attr("shape")), strides = text(array.attr("strides"));
+        throw Refusal("K519", "elements side by side", "shape " + shape + ", strides " + strides,
+                      what);
+    }
+    const bool is_native = (said->flags & kNativeOrder) != 0;
+    const auto* type = is_native ? element_type(code_of(said->kind), 8 * said->item_bytes) : nullptr;
+    if (type == nullptr) {  // it may be another package's
+        const nb::module_ types = nb::module_::import_("sley.engine.types");
+        const auto name = text(types.attr("name_of")(array.attr("dtype")));
+        type = element_type(name);
+        if (type == nullptr) throw Refusal("R504", "one of " + element_types(), name + " in " + what);
+    }
     ArrayView view{reinterpret_cast<Address>(said->data), 1, type, (said->flags & kWritable) != 0};
     for (int d = 0; d < said->dimensions; ++d) view.elements *= said->shape[d];
     return view;
 }
 
-// By DLPack's C interface, which PyTorch has; none for an array that needs a closer look. A tensor
-// that is a part of a computation of gradients, or whose memory has the negatives of its elements,
-// does: the interface doesn't say so.
-std::optional<ArrayView> tensor_view(nb::handle array, const dlpack::Device& place) {
+// By DLPack's C interface, which PyTorch has; none for an array that needs a closer look, as one that
+// has a gradient. The interface tells neither that, nor that a tensor's elements are the negatives of
+// those in memory.
+std::optional<ArrayView> tensor_view(nb::handle array, const dlpack::Device& place,
+                                     const std::string& what) {
     const nb::object capsule = nb::getattr(array.type(), g_objects->exchange, nb::none());
     if (!PyCapsule_IsValid(capsule.ptr(), dlpack::kCapsule)) return {};
     const auto& api = *static_cast<const dlpack::Exchange*>(
@@ -101,41 +105,29 @@ std::optional<ArrayView> tensor_view(nb::handle array, const dlpack::Device& pla
         return {};
     }
     if (tensor.device.type != place.type || tensor.device.id != place.id) return {};
-    const auto* type = tensor.dtype.lanes == 1 ? element_type(tensor.dtype.code, tensor.dtype.bits) : nullptr;
-    const auto count = elements(tensor);
-    if (type == nullptr || has_gaps(tensor) || (tensor.data == nullptr && count > 0)) return {};
-    const nb::handle no = Py_False;
-    if (!nb::getattr(array, g_objects->grad, nb::none()).is(no)) return {};
-    if (!nb::getattr(array, g_objects->is_neg)().is(no)) return {};
-    return ArrayView{reinterpret_cast<Address>(tensor.data) + tensor.byte_offset, count, type, true};
+    const auto found = view_of(tensor, type_of(tensor.dtype), true);
+    const bool lacks_memory = found.address == 0 && found.elements > 0;
+    if (found.type == nullptr || has_gaps(tensor) || lacks_memory) return {};
+    if (!nb::getattr(array, g_objects->grad, nb::none()).is(nb::handle(Py_False))) return {};
+    if (nb::getattr(array, g_objects->is_neg)().is(nb::handle(Py_True))) {
+        throw Refusal("K519", "elements that are in memory", "a tensor of their negatives", what,
+                      "Pass `tensor.resolve_neg()`.");
+    }
+    return found;
 }
 
-std::optional<ArrayView> usual_view(nb::handle array, const dlpack::Device& place) {
-    if (!is_numpys(array)) return tensor_view(array, place);
-    return place.type == dlpack::kCpu ? numpy_view(array) : std::nullopt;
-}
-
-ArrayView host_view(nb::object array, const std::string& what) {
-    if (!is_numpys(array)) {
-        try {
-            array = nb::module_::import_("numpy").attr("from_dlpack")(array);
-        } catch (nb::python_error& problem) {
-            const std::array refused = {PyExc_AttributeError, PyExc_TypeError, PyExc_BufferError,
-                                        PyExc_RuntimeError};
-            if (std::none_of(refused.begin(), refused.end(),
-                             [&problem](PyObject* kind) { return problem.matches(kind); })) {
-                throw;
-            }
-            throw Refusal("K504", "an array in the memory of the host",
-                          text(array.type().attr("__name__")) + " (" + text(problem.value()) + ")", what);
-        }
-        if (const auto found = numpy_view(array)) return *found;
+// An array whose library NumPy asks for its memory.
+ArrayView host_view(nb::handle array, const std::string& what) {
+    nb::object found;
+    try {
+        found = nb::module_::import_("numpy").attr("from_dlpack")(array);
+    } catch (nb::python_error& problem) {  // any library's own, of any class
+        if (!problem.matches(PyExc_Exception)) throw;
+        const auto name = text(array.type().attr("__name__"));
+        throw Refusal("K504", "an array in the memory of the host",
+                      name + " (" + text(problem.value()) + ")", what);
     }
-    if (!nb::cast<bool>(array.attr("flags").attr("c_contiguous"))) {
-        const auto shape = text(array.attr("shape")), strides = text(array.attr("strides"));
-        throw Refusal("K519", "elements side by side", "shape " + shape + ", strides " + strides, what);
-    }
-    throw Refusal("R504", "one of " + element_types(), name_of(array.attr("dtype")) + " in " + what);
+    return numpy_view(found, what);
 }
 
 // What a library says of an array on a GPU. type: null for one that the table lacks, of this name.
@@ -171,8 +163,7 @@ Lent by_dlpack(nb::handle array, const dlpack::Device& place) {
         lent.tensor = *static_cast<const dlpack::Tensor*>(found);
     }
     lent.tensor.device = place;
-    const auto& type = lent.tensor.dtype;
-    if (type.lanes == 1) lent.type = element_type(type.code, type.bits);
+    lent.type = type_of(lent.tensor.dtype);
     if (lent.type == nullptr) {
         const auto name = text(nb::getattr(array, "dtype", nb::str("a type without a name")));
         lent.type_name = name.substr(name.rfind('.') + 1);
@@ -185,11 +176,12 @@ Lent by_dlpack(nb::handle array, const dlpack::Device& place) {
 Lent by_interface(nb::handle array, const CudaDevice& device) {
     const nb::object said = array.attr("__cuda_array_interface__"), get = said.attr("get");
     if (nb::cast<int>(said["version"]) < 3 || !get("mask").is_none()) {
-        throw nb::buffer_error("version 3 of the CUDA array interface, without a mask, is needed");
+        throw std::invalid_argument(
+            "BufferError: version 3 of the CUDA array interface, without a mask, is needed");
     }
     const auto [address, readonly] = nb::cast<std::pair<Address, bool>>(said["data"]);
     const auto place = address == 0 ? device.ordinal() : device.place_of(address);
-    if (!place) throw nb::buffer_error("memory that the driver doesn't know");
+    if (!place) throw std::invalid_argument("BufferError: memory that the driver doesn't know");
     Lent lent;
     lent.writable = !readonly;
     const auto type = nb::cast<std::string>(said["typestr"]);  // order of bytes, kind, size in bytes
@@ -214,14 +206,6 @@ Lent by_interface(nb::handle array, const CudaDevice& device) {
     return lent;
 }
 
-std::string list(const std::int64_t* first, std::int32_t size) {
-    std::string numbers;
-    for (std::int32_t d = 0; d < size; ++d) {
-        numbers.append(d == 0 ? "" : ", ").append(std::to_string(first[d]));
-    }
-    return "[" + numbers + "]";
-}
-
 ArrayView gpu_view(nb::handle array, const CudaDevice& device, const std::string& what) {
     const auto unfit = [&](const char* rule, const std::string& found) {
         return Refusal(rule, "an array on device " + std::to_string(device.ordinal()), found, what);
@@ -234,10 +218,10 @@ ArrayView gpu_view(nb::handle array, const CudaDevice& device, const std::string
             if (!problem.matches(PyExc_Exception)) throw;
             throw unfit("K519", about + text(problem.type().attr("__name__")) + ": " +
                                     text(problem.value()));
-        } catch (const nb::builtin_exception& problem) {
-            throw unfit("K519", about + "BufferError: " + problem.what());
         } catch (const nb::cast_error&) {
-            throw unfit("K519", about + "TypeError: another type than the protocol's");
+            throw unfit("K519", about + "a value of another type than the protocol's");
+        } catch (const std::exception& problem) {
+            throw unfit("K519", about + problem.what());
         }
     };
     std::optional<dlpack::Device> place;
@@ -267,124 +251,98 @@ ArrayView gpu_view(nb::handle array, const CudaDevice& device, const std::string
     }
     if (lent.type == nullptr) throw Refusal("R504", "one of " + element_types(), lent.type_name, what);
     if (has_gaps(tensor)) {
+        const auto list = [&tensor](const std::int64_t* first) {
+            return text(nb::cast(std::vector<std::int64_t>(first, first + tensor.ndim)));
+        };
         throw Refusal("K519", "elements side by side, in the order of the indices",
-                      "shape " + list(tensor.shape, tensor.ndim) + " with strides of " +
-                          list(tensor.strides, tensor.ndim) + " elements",
+                      "shape " + list(tensor.shape) + " with strides of " + list(tensor.strides) +
+                          " elements",
                       what);
     }
-    return {reinterpret_cast<Address>(tensor.data) + tensor.byte_offset, elements(tensor),
-            lent.type, lent.writable};
+    return view_of(tensor, lent.type, lent.writable);
 }
 
 ArrayView view(nb::handle array, const Device& device, const std::string& what) {
     const auto* gpu = dynamic_cast<const CudaDevice*>(&device);
-    const auto place = gpu ? dlpack::Device{dlpack::kCuda, gpu->ordinal()} : dlpack::Device{dlpack::kCpu, 0};
-    if (const auto found = usual_view(array, place)) return *found;
-    return gpu ? gpu_view(array, *gpu, what) : host_view(nb::borrow(array), what);
+    const dlpack::Device place{gpu ? dlpack::kCuda : dlpack::kCpu, gpu ? gpu->ordinal() : 0};
+    if (!nb::isinstance(array, g_objects->array_class)) {
+        if (const auto found = tensor_view(array, place, what)) return *found;
+        if (gpu == nullptr) return host_view(array, what);
+    }
+    return gpu ? gpu_view(array, *gpu, what) : numpy_view(array, what);
 }
 
-// The arrays that calls of a plan take of the ranks of this process: of each its input and output, or
-// its data.
-class PlanArrays {
+// The arrays of a call, or of none: those that the calls of a plan take.
+class CallArrays {
 public:
-    // An array's name in messages, and the number of the collective's blocks in it.
-    using Buffer = std::pair<std::string, std::int64_t>;
-    using Rank = std::pair<nb::typed<nb::object, Device>, std::vector<Buffer>>;
-
-    explicit PlanArrays(const std::vector<Rank>& ranks) {
-        for (const auto& [device, own] : ranks) {
-            kept_.append(device);
-            devices_.push_back(&nb::cast<Device&>(device));
-            buffers_.insert(buffers_.end(), own.begin(), own.end());
+    // Two of each rank, its input or data, and its output: of each the device, the name in messages,
+    // the number of the collective's blocks in it, and whether calls write it.
+    using Row = std::tuple<nb::typed<nb::object, Device>, std::string, std::int64_t, bool>;
+    explicit CallArrays(const std::vector<Row>& rows) {
+        for (const auto& [device, what, blocks, is_written] : rows) {
+            devices_.push_back(device);
+            arrays_.push_back({what, blocks, is_written, {}});
         }
     }
 
-    std::size_t ranks() const { return devices_.size(); }
-    const std::vector<Buffer>& buffers() const { return buffers_; }
-    const Device& device(std::size_t rank) const { return *devices_[rank]; }
-
-private:
-    nb::list kept_;
-    std::vector<const Device*> devices_;
-    std::vector<Buffer> buffers_;
-};
-
-// The arrays of a call, which last as long as the caller keeps them.
-class GivenArrays {
-public:
-    // sides: of each rank its input, then of each its output; or of each its data.
-    GivenArrays(std::shared_ptr<const PlanArrays> plan,
-                const std::vector<std::vector<nb::object>>& sides)
-        : plan_(std::move(plan)), sides_(sides.size()), views_(plan_->buffers().size()) {
-        for (std::size_t side = 0; side < sides_; ++side) {
-            for (std::size_t rank = 0; rank < plan_->ranks(); ++rank) {
-                const auto& array = sides[side].at(rank);
-                const auto at = rank * sides_ + side;
-                if (array.is_none()) continue;
-                views_.at(at) = view(array, plan_->device(rank), what(at));
-            }
-        }
-    }
-
-    // The first array of each type, of those with elements; the first of all if no array has any
-    // and nothing else tells the type.
-    std::vector<std::pair<std::string, std::string_view>> types(bool is_known) const {
-        std::vector<std::pair<std::string, std::string_view>> found;
-        for (const bool filled : {true, false}) {
-            for (std::size_t i = 0; i < views_.size(); ++i) {
-                if (!views_[i] || (filled && views_[i]->elements == 0)) continue;
-                const auto name = views_[i]->type->name;
-                const auto same = [name](const auto& one) { return one.second == name; };
-                if (std::none_of(found.begin(), found.end(), same)) found.emplace_back(what(i), name);
-                if (!filled) break;
-            }
-            if (is_known || !found.empty()) break;
+    CallArrays given(const std::vector<nb::object>& arrays) const {
+        CallArrays found(*this);
+        for (std::size_t i = 0; i < arrays_.size(); ++i) {
+            auto& own = found.arrays_[i];
+            if (arrays.at(i).is_none()) continue;
+            own.view = view(arrays[i], nb::cast<const Device&>(devices_[i]), own.what);
         }
         return found;
     }
 
-    // Name, elements and blocks: the first array of each number of elements and blocks.
-    using Part = std::tuple<std::string, std::optional<std::int64_t>, std::int64_t>;
-    std::vector<Part> parts() const {
-        std::vector<Part> found;
-        for (std::size_t i = 0; i < views_.size(); ++i) {
-            const auto elements = views_[i] ? std::optional(views_[i]->elements) : std::nullopt;
-            const auto& [what, blocks] = plan_->buffers()[i];
-            const auto same = [elements, blocks = blocks](const Part& one) {
-                return std::get<1>(one) == elements && std::get<2>(one) == blocks;
-            };
-            if (std::none_of(found.begin(), found.end(), same)) found.emplace_back(what, elements, blocks);
+    // The first array of each kind, by what a call's type and count depend on: elements, if there
+    // is an array, blocks, and type. Of arrays of one kind all are right, or the first is told to be
+    // wrong; and there are few kinds, whatever the number of ranks.
+    using Kind = std::tuple<std::optional<std::int64_t>, std::int64_t, std::string_view>;
+    std::vector<std::pair<std::string, Kind>> kinds() const {
+        std::vector<std::pair<std::string, Kind>> found;
+        for (const auto& own : arrays_) {
+            Kind kind(std::nullopt, own.blocks, std::string_view());
+            if (own.view) kind = {own.view->elements, own.blocks, own.view->type->name};
+            const auto is_same = [&kind](const auto& one) { return one.second == kind; };
+            if (std::any_of(found.begin(), found.end(), is_same)) continue;
+            found.emplace_back(own.what, kind);
         }
         return found;
     }
 
-    void check(const std::string& type) const {
-        std::vector<CallArray> filled;
-        for (std::size_t i = 0; i < views_.size(); ++i) {
-            if (!views_[i] || views_[i]->elements == 0) continue;
-            filled.push_back({what(i), *views_[i], i % sides_ + 1 == sides_});
-        }
-        check_arrays(filled, type);
-    }
+    void check(const std::string& type) const { check_arrays(arrays_, type); }
 
     using Piece = std::pair<Address, std::int64_t>;
-    std::vector<std::array<Piece, 2>> pieces() const {
-        std::vector<std::array<Piece, 2>> found(plan_->ranks());
-        for (std::size_t i = 0; i < views_.size(); ++i) {
-            if (views_[i]) found[i / sides_][i % sides_] = {views_[i]->address, views_[i]->bytes()};
+    std::vector<std::pair<Piece, Piece>> pieces() const {
+        std::vector<std::pair<Piece, Piece>> found;
+        const auto piece = [this](std::size_t i) {
+            const auto& view = arrays_[i].view;
+            return view ? Piece(view->address, view->bytes()) : Piece();
+        };
+        for (std::size_t i = 0; i < arrays_.size(); i += 2) {
+            found.emplace_back(piece(i), piece(i + 1));
         }
         return found;
     }
 
 private:
-    const std::string& what(std::size_t i) const { return plan_->buffers()[i].first; }
-
-    std::shared_ptr<const PlanArrays> plan_;
-    std::size_t sides_;
-    std::vector<std::optional<ArrayView>> views_;
+    std::vector<nb::object> devices_;
+    std::vector<CallArray> arrays_;
 };
 
 }  // namespace
+
+std::optional<ArrayView> usual_view(nb::handle array, const Device& device) {
+    const auto* gpu = dynamic_cast<const CudaDevice*>(&device);
+    const dlpack::Device place{gpu ? dlpack::kCuda : dlpack::kCpu, gpu ? gpu->ordinal() : 0};
+    try {
+        if (!nb::isinstance(array, g_objects->array_class)) return tensor_view(array, place, "");
+        return gpu ? std::nullopt : std::optional(numpy_view(array, ""));
+    } catch (const Refusal&) {
+        return {};
+    }
+}
 
 void define_views(nb::module_& m) {
     g_objects = new Objects;
@@ -405,27 +363,20 @@ void define_views(nb::module_& m) {
                      "The engine's number of the type; -1 for uint16, bits of another.");
     m.def("view", &view, "array"_a.none(), "device"_a, "what"_a,
           "A view of an array on a device. what: its name in messages. K504, K519, R504.");
-    nb::class_<PlanArrays>(m, "PlanArrays",
-                           "The arrays that calls of a plan take of the ranks of this process.")
-        .def(nb::init<const std::vector<PlanArrays::Rank>&>(), "ranks"_a,
-             "ranks: of each its device, and of its input and output, or its data, the name in "
-             "messages and the number of blocks.");
-    nb::class_<GivenArrays>(m, "GivenArrays", "The arrays of a call, in the order of the ranks.")
-        .def(nb::init<std::shared_ptr<const PlanArrays>,
-                      const std::vector<std::vector<nb::object>>&>(),
-             "plan"_a, "sides"_a,
-             "sides: the inputs, and the outputs, of the ranks; None where there is none. K504, K519, "
-             "R504.")
-        .def("types", &GivenArrays::types, "is_known"_a,
-             "The first array of each type, of those with elements; if none has any, and nothing "
-             "else tells the type, the first of all.")
-        .def("parts", &GivenArrays::parts,
-             "Name, elements and blocks: the first array of each number of elements and blocks.")
-        .def("check", &GivenArrays::check, "dtype"_a,
+    nb::class_<CallArrays>(m, "CallArrays",
+                           "The arrays of a call, or of none: those that the calls of a plan take.")
+        .def(nb::init<const std::vector<CallArrays::Row>&>(), "rows"_a,
+             "rows: two of each rank, its input or data, and its output: of each the device, the "
+             "name in messages, the number of the collective's blocks in it, and whether calls "
+             "write it.")
+        .def("given", &CallArrays::given, "arrays"_a,
+             "With the arrays of a call, or None. K504, K519, R504.")
+        .def("kinds", &CallArrays::kinds,
+             "The first array of each kind: its name, and elements (None: no array), blocks, type.")
+        .def("check", &CallArrays::check, "dtype"_a,
              "K519 for misaligned arrays, and read-only ones that the call writes; R503 for arrays "
              "that share memory with one that it writes.")
-        .def("pieces", &GivenArrays::pieces,
-             "Of each rank, address and bytes of its input (data) and its output; zeros for none.");
+        .def("pieces", &CallArrays::pieces, "Of each rank, address and bytes of both; zeros for none.");
 }
 
 }  // namespace sley

@@ -18,25 +18,6 @@ const ElementType* find(const Is& is) {
     return found == std::end(kElementTypes) ? nullptr : found;
 }
 
-void check_array(const CallArray& array, std::string_view type) {
-    const std::uintptr_t item = array.view.type->bits / 8, address = array.view.address;
-    if (address % item != 0) {
-        char found[32];
-        std::snprintf(found, sizeof found, "%#zx", static_cast<std::size_t>(address));
-        throw Refusal("K519",
-                      "an address that is a multiple of " + std::to_string(item) + ", the size of a " +
-                          std::string(type),
-                      found, std::string(array.what),
-                      "Pass an array as its library allocated it, or a view that begins at an "
-                      "element of it.");
-    }
-    if (array.is_written && !array.view.writable) {
-        throw Refusal("K519", "an array that may be written", "a read-only one",
-                      std::string(array.what),
-                      "Pass a writable output, or a copy of the array.");
-    }
-}
-
 }  // namespace
 
 const ElementType* element_type(int code, int bits) {
@@ -55,32 +36,43 @@ std::string element_types() {
     return names;
 }
 
-void check_arrays(const std::vector<CallArray>& arrays, std::string_view type) {
-    // Address, end, whether the call writes it, and name: in the order of addresses, an array shares
-    // memory with one before it, if with any, and then with the one of these that ends last.
+void check_arrays(const std::vector<CallArray>& arrays, const std::string& type) {
+    // Address, end, whether the call writes it, and name.
     using Row = std::tuple<std::uintptr_t, std::uintptr_t, bool, std::string_view>;
     std::vector<Row> rows;
-    for (const auto& array : arrays) {
-        check_array(array, type);
-        const auto [address, size] = std::pair(array.view.address, array.view.bytes());
-        rows.emplace_back(address, address + static_cast<std::size_t>(size), array.is_written,
-                          array.what);
+    for (const auto& [what, blocks, is_written, view] : arrays) {
+        if (!view || view->elements == 0) continue;
+        const std::uintptr_t item = view->type->bits / 8;
+        if (view->address % item != 0) {
+            char found[32];
+            std::snprintf(found, sizeof found, "%#jx", static_cast<std::uintmax_t>(view->address));
+            throw Refusal("K519",
+                          "an address that is a multiple of " + std::to_string(item) +
+                              ", the size of a " + type,
+                          found, what,
+                          "Pass an array as its library allocated it, or a view that begins at an "
+                          "element of it.");
+        }
+        if (is_written && !view->writable) {
+            throw Refusal("K519", "an array that may be written", "a read-only one", what,
+                          "Pass a writable output, or a copy of the array.");
+        }
+        const auto end = view->address + static_cast<std::uintptr_t>(view->bytes());
+        rows.emplace_back(view->address, end, is_written, what);
     }
+    // In the order of addresses, an array shares memory with one before it, if with any, and then
+    // with the one of these that ends last.
     std::sort(rows.begin(), rows.end());
-    Row furthest, written;  // those with the last end: of all, and of those that the call writes
-    const auto extend = [](Row& last, const Row& row) {
-        if (std::get<1>(row) > std::get<1>(last)) last = row;
-    };
+    Row furthest, written;  // those that end last: of all, and of those that the call writes
     for (const auto& row : rows) {
         const auto& [address, end, is_written, what] = row;
-        const Row& other = is_written ? furthest : written;
-        if (address < std::get<1>(other)) {
+        const auto& [first, last, other_is_written, other] = is_written ? furthest : written;
+        if (address < last) {
             throw Refusal("R503", "arrays apart from those that the call writes",
-                          "memory that it shares with the " + std::string(std::get<3>(other)),
-                          std::string(what));
+                          "memory that it shares with the " + std::string(other), std::string(what));
         }
-        extend(furthest, row);
-        if (is_written) extend(written, row);
+        if (end > std::get<1>(furthest)) furthest = row;
+        if (is_written && end > std::get<1>(written)) written = row;
     }
 }
 

@@ -1,8 +1,8 @@
 // The arrays of calls on devices.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,16 +41,18 @@ struct ArrayView {
     std::int64_t bytes() const { return elements * (type->bits / 8); }
 };
 
-// An array of a call. what: its name in messages.
+// An array of a call, if there is one. what: its name in messages. blocks: the number of the
+// collective's blocks in it. is_written: whether the call writes it.
 struct CallArray {
-    std::string_view what;
-    ArrayView view;
+    std::string what;
+    std::int64_t blocks;
     bool is_written;
+    std::optional<ArrayView> view;
 };
 
 // Throws a Refusal for an array whose address isn't a multiple of its elements' size, for a read-only
 // array that the call writes, and for one that it writes which shares memory with another; arrays
-// that it only reads may overlap. None is empty. type: the name of the elements' type.
-void check_arrays(const std::vector<CallArray>& arrays, std::string_view type);
+// that it only reads may overlap. type: the name of the elements' type.
+void check_arrays(const std::vector<CallArray>& arrays, const std::string& type);
 
 }  // namespace sley

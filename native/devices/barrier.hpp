@@ -15,9 +15,6 @@
 
 namespace sley {
 
-// Thrown by whoever waits for another process if `is_interrupted` says so.
-struct Interrupted {};
-
 // The processes come to its meetings in one order. Any thread may give up, or leave.
 class Barrier {
 public:

@@ -7,6 +7,7 @@
 
 #include "devices/cuda_driver.hpp"
 #include "devices/deferred_free.hpp"
+#include "devices/refusal.hpp"
 
 namespace sley {
 namespace {
@@ -47,6 +48,8 @@ void CallOrder::wait() const {
             } else {
                 mark.device->join(mark.event.address);
             }
+        } catch (const Interrupted&) {
+            throw;
         } catch (...) {  // the others may still run
             problem = std::current_exception();
         }

@@ -31,10 +31,6 @@ struct Uuid {
     char bytes[16];
 };
 
-struct IpcHandle {
-    char bytes[64];
-};
-
 // Device attributes
 constexpr int kMultiprocessors = 16, kCapabilityMajor = 75, kCapabilityMinor = 76,
               kMulticastSupported = 132;
@@ -43,7 +39,6 @@ constexpr int kNativeAtomics = 3;  // an attribute of a pair of devices
 constexpr int kDeviceOrdinal = 9, kIpcCapable = 10, kAccessFlags = 16;
 // Flags
 constexpr unsigned kPortable = 1, kDeviceMap = 2;  // of memory of the host
-constexpr unsigned kLazyEnablePeerAccess = 1;      // of cuIpcOpenMemHandle
 constexpr unsigned kNonBlocking = 1;               // of a stream
 constexpr unsigned kDisableTiming = 2;             // of an event
 constexpr unsigned kExternal = 1;                  // of a record of an event, and of a wait for it

@@ -109,27 +109,25 @@ void CudaDevice::reach(CudaDevice& other) {
     readers.push_back(device_);
 }
 
-std::optional<cuda::Device> CudaDevice::device_with(const Uuid& uuid) const {
-    const auto is_wanted = [&uuid](const Uuid& other) {
-        return std::memcmp(&uuid, &other, sizeof uuid) == 0;
-    };
-    if (is_wanted(uuid_)) return device_;
+std::optional<cuda::Device> CudaDevice::device_with(const std::string& wanted) const {
+    if (wanted == identity()) return device_;
     for (int ordinal = 0, number = count(); ordinal < number; ++ordinal) {
         const auto doing = "looking at device " + std::to_string(ordinal);
         cuda::Device device = 0;
         Uuid found{};
         call(cuDeviceGet, {doing}, &device, ordinal);
         call(cuDeviceGetUuid, {doing}, &found, device);
-        if (is_wanted(found)) return device;
+        if (wanted == std::string(found.bytes, sizeof found.bytes)) return device;
     }
     return {};
 }
 
-bool CudaDevice::has_atomics_to(cuda::Device other) const {
-    if (other == device_) return true;
+bool CudaDevice::carries_lines(const std::string& identity) const {
+    const auto other = device_with(identity);
+    if (!other || *other == device_) return other.has_value();
     int value = 0;
     call(cuDeviceGetP2PAttribute, {"asking for the link from " + name_ + " to another device"},
-         &value, kNativeAtomics, device_, other);
+         &value, kNativeAtomics, device_, *other);
     return value != 0;
 }
 
@@ -152,30 +150,6 @@ std::optional<int> CudaDevice::place_of(Pointer address) const {
 }
 
 bool CudaDevice::has_multicast() const { return attribute(kMulticastSupported) != 0; }
-
-std::size_t CudaDevice::offset_of(Pointer address) const {
-    const Current current(context_);
-    Pointer base = 0;
-    std::size_t bytes = 0;
-    call(cuMemGetAddressRange, {"exporting memory of ", name_, "sharing"}, &base, &bytes, address);
-    return address - base;
-}
-
-IpcHandle CudaDevice::share(Pointer address) const {
-    const ApartFromCaptures apart(context_);
-    IpcHandle handle{};
-    call(cuIpcGetMemHandle, {"exporting memory of ", name_, "sharing"}, &handle, address);
-    return handle;
-}
-
-Resource CudaDevice::attach(const IpcHandle& handle) {
-    const LaunchTurn turn;
-    const ApartFromCaptures apart(context_);
-    Pointer base = 0;
-    call(cuIpcOpenMemHandle, {"attaching another process's memory to ", name_, "sharing"}, &base,
-         handle, kLazyEnablePeerAccess);
-    return {base, until([base] { cuIpcCloseMemHandle(base); })};
-}
 
 Module CudaDevice::load(const char* code) const {
     const LaunchTurn turn;

@@ -36,7 +36,7 @@ public:
     static int driver_version();
 
     int ordinal() const { return ordinal_; }
-    const std::string& name() const { return name_; }
+    const std::string& name() const override { return name_; }
     const cuda::Uuid& uuid() const { return uuid_; }
     int multiprocessors() const { return multiprocessors_; }
     std::pair<int, int> capability() const { return capability_; }
@@ -47,22 +47,17 @@ public:
     Resource allocate(std::size_t bytes) override;
     // Memory of which other processes get a descriptor, filled with zeros, for this device and those
     // that reach it.
-    Resource allocate_shared(std::size_t bytes);
+    Resource allocate_shared(std::size_t bytes) override;
     // Pinned memory, at one address on the host and all devices: unified addressing guarantees
     // this for cuMemHostAlloc.
     Resource allocate_host(std::size_t bytes) override;
-    // The address, on all devices, of memory of the host. keeps: what keeps it mapped.
-    Resource register_host(void* address, std::size_t bytes, std::shared_ptr<void> keeps);
+    Resource register_host(void* address, std::size_t bytes, std::shared_ptr<void> keeps) override;
     void write(cuda::Pointer to, const void* from, std::size_t bytes) override;
     void read(void* to, cuda::Pointer from, std::size_t bytes) override;
 
     // Lets kernels on this device access all memory of cuMemAlloc on another, and what it allocates
     // for several processes from now on.
     void reach(CudaDevice& other);
-    // The device with an identity, this one before others; none if the process doesn't see it.
-    std::optional<cuda::Device> device_with(const cuda::Uuid& uuid) const;
-    // Whether the link to a device has native atomics: NVLink has.
-    bool has_atomics_to(cuda::Device other) const;
     // Peer access covers what has a handle of CUDA IPC; for other memory the driver tells.
     bool lends(cuda::Pointer address, const Device& other) const override;
     // The number of the device whose memory an address is; none if the driver doesn't know it.
@@ -71,17 +66,12 @@ public:
     // Memory of several devices behind a switch, filled with zeros, of at least `bytes` on each.
     static SwitchedMemory window(const std::vector<CudaDevice*>& devices, std::size_t bytes);
 
-    // An address's offset in its allocation.
-    std::size_t offset_of(cuda::Pointer address) const;
-    // A file descriptor of mapped memory for other processes, which the caller closes; none for other
-    // memory.
-    std::optional<int> descriptor(cuda::Pointer address) const;
-    // CUDA IPC's handle of an allocation of cuMemAlloc for other processes. It has none for memory of
-    // pools.
-    cuda::IpcHandle share(cuda::Pointer address) const;
-    // The allocation that another process shares by a descriptor, or by a handle.
-    Resource attach(int descriptor, std::size_t bytes);
-    Resource attach(const cuda::IpcHandle& handle);
+    int export_memory(const Resource& memory) const override;
+    Resource attach(int descriptor, std::size_t bytes) override;
+    std::string identity() const override { return {uuid_.bytes, sizeof uuid_.bytes}; }
+    // Links with native atomics do, which NVLink has. The driver tells nothing of links to devices that
+    // this process doesn't see.
+    bool carries_lines(const std::string& identity) const override;
 
     // code: a cubin or a fat binary. Kernels stay loaded until the process ends, since a CUDA graph
     // may hold them.
@@ -109,6 +99,8 @@ public:
     void launch(const Launch& launch, Stream stream) const override;
 
 private:
+    // The device with an identity, this one before others; none if the process doesn't see it.
+    std::optional<cuda::Device> device_with(const std::string& identity) const;
     int attribute(int which) const;
     void zero(cuda::Pointer address, std::size_t bytes, const std::string& doing);
     // Waits for a stream; the context is current.

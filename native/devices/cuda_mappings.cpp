@@ -167,19 +167,17 @@ Resource CudaDevice::mapped(Allocation memory, std::size_t bytes, std::size_t gr
     return {address, until([undo] { take_apart(*undo); })};
 }
 
-std::optional<int> CudaDevice::descriptor(Pointer address) const {
+int CudaDevice::export_memory(const Resource& memory) const {
+    const Purpose purpose{"exporting memory of ", name_, "sharing"};
     const ApartFromCaptures apart(context_);
-    Allocation memory = 0;
-    if (cuMemRetainAllocationHandle(&memory, reinterpret_cast<void*>(address)) != Result::kSuccess) {
-        return {};
-    }
+    Allocation allocation = 0;
+    call(cuMemRetainAllocationHandle, purpose, &allocation, reinterpret_cast<void*>(memory.address));
     int made = -1;
     const Result result = cuMemExportToShareableHandle(
-        &made, memory, AllocationProperties::kFileDescriptor, 0ULL);
-    cuMemRelease(memory);
+        &made, allocation, AllocationProperties::kFileDescriptor, 0ULL);
+    cuMemRelease(allocation);
     if (result == Result::kSuccess) return made;
-    throw Error(cuMemExportToShareableHandle.name, result,
-                {"exporting memory of ", name_, "sharing"});
+    throw Error(cuMemExportToShareableHandle.name, result, purpose);
 }
 
 }  // namespace sley

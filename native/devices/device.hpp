@@ -11,12 +11,10 @@ namespace sley {
 
 // What a device made: memory, a stream, an event, by its address or handle; it is freed with its
 // last owner, or when no call is under way (deferred_free.hpp). A failure to free is ignored, since
-// no caller could handle it: the device has failed, and its next use gets the error. descriptor: of
-// the file in which the memory is, for other processes; -1 if it is in none.
+// no caller could handle it: the device has failed, and its next use gets the error.
 struct Resource {
     std::uintptr_t address = 0;
     std::shared_ptr<void> owner;
-    int descriptor = -1;
 };
 
 // A kernel, and how it is launched. call: its one argument, by value. together: whether all blocks
@@ -53,6 +51,22 @@ public:
     // on the host and on all devices of its kind.
     virtual Resource allocate(std::size_t bytes) = 0;
     virtual Resource allocate_host(std::size_t bytes) = 0;
+    // The same of memory that the process has mapped. keeps: what keeps it mapped.
+    virtual Resource register_host(void* address, std::size_t bytes, std::shared_ptr<void> keeps) = 0;
+
+    // Memory as `allocate` makes it, for devices of all processes that reach this one already.
+    virtual Resource allocate_shared(std::size_t bytes) = 0;
+    // A file descriptor of such memory, for other processes; the caller closes it.
+    virtual int export_memory(const Resource& memory) const = 0;
+    // The memory of a descriptor, which stays the caller's.
+    virtual Resource attach(int descriptor, std::size_t bytes) = 0;
+    virtual const std::string& name() const = 0;
+    // By what devices of other processes know it.
+    virtual std::string identity() const = 0;
+    // Whether the 128 bytes that a warp on this device stores at once, which LL128 relies on, arrive
+    // as a whole in memory of the device with this identity.
+    virtual bool carries_lines(const std::string& identity) const = 0;
+
     virtual void write(std::uintptr_t to, const void* from, std::size_t bytes) = 0;
     virtual void read(void* to, std::uintptr_t from, std::size_t bytes) = 0;
 

@@ -66,6 +66,33 @@ StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program
     return is_started ? StartOutcome::kStarted : StartOutcome::kGivenUp;
 }
 
+std::optional<StartOutcome> DeviceCalls::start(const Kind& kind, const Elements& input,
+                                               const Elements& output, ReduceOp op, int root,
+                                               Device::Stream stream,
+                                               const std::shared_ptr<void>& keeps) {
+    const auto ranks = static_cast<std::int32_t>(plans_.front()->numbers().scratch_chunks.size());
+    if (!input.is_aligned() || !output.is_aligned() || input.element != output.element) return {};
+    if (root < 0 || root >= ranks) return {};
+    const bool is_update =
+        kind.is_update() && input.start == output.start && input.count == output.count;
+    if (!is_update && kind.has_root) return {};
+    const auto request =
+        is_update ? std::optional(update_request(kind, output, op, root))
+                  : move_request(kind, output, input, op, buffers_[0].rank, ranks);
+    if (!request) return {};
+    const auto& [key, memory, blocks] = *request;
+    const auto parts = kind.input_parts || kind.output_parts ? ranks : 1;
+    RankBuffers buffers{};
+    for (int m = 0; m < 2; ++m) {
+        buffers.addresses[m] = reinterpret_cast<std::uint64_t>(memory.start[m]);
+        buffers.bytes[m] = static_cast<std::uint64_t>(memory.bytes[m]);
+    }
+    return start({key.kind, key.in_place, key.root},
+                 {static_cast<int>(key.type), static_cast<int>(key.op), false},
+                 static_cast<std::uint64_t>(key.count * parts * input.item),
+                 {input.item, key.count, nullptr, 0, 0}, buffers, stream, true, keeps);
+}
+
 bool DeviceCalls::has_scratch(int plan, const CallValues& values) const {
     const auto& numbers = plans_[static_cast<std::size_t>(plan)]->numbers();
     const auto& chunks = numbers.scratch_chunks;

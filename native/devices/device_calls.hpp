@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "devices/plan_call.hpp"
+#include "engine/ready.hpp"
 
 namespace sley {
 
@@ -54,6 +56,15 @@ public:
     StartOutcome start(const CallKind& kind, const CallProgram& program, std::uint64_t size_bytes,
                        CallValues values, RankBuffers buffers, Device::Stream stream, bool recorded,
                        const std::shared_ptr<void>& keeps);
+
+    // Starts a call of arrays; one that is its own output has one memory. Nothing if they don't fit
+    // the collective, if only the root sees how they lie, or if an address needs a closer look.
+    std::optional<StartOutcome> start(const Kind& kind, const Elements& input,
+                                      const Elements& output, ReduceOp op, int root,
+                                      Device::Stream stream, const std::shared_ptr<void>& keeps);
+
+    // Of the plans, which must be there.
+    const Device& device() const { return plans_.front()->device(); }
 
 private:
     // Whether the rank has the scratch that any rank needs in the call: where ranks are threads of a

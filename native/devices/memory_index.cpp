@@ -44,6 +44,11 @@ void MemoryIndex::add_scratch(int rank, std::uint64_t address, std::uint64_t byt
     made.insert(all_read ? made.begin() : made.end(), {address, bytes, 0});
 }
 
+void MemoryIndex::free() {
+    const std::lock_guard<std::mutex> held(lock);
+    places_.clear();
+}
+
 std::uint64_t MemoryIndex::table(const Device& device) const {
     const auto is_it = [&device](const Place& place) { return place.device == &device; };
     const auto found = std::find_if(places_.begin(), places_.end(), is_it);

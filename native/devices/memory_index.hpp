@@ -31,6 +31,9 @@ public:
     void add(std::uint64_t address, std::uint64_t bytes, const std::vector<std::uint64_t>& shifts);
     void add_scratch(int rank, std::uint64_t address, std::uint64_t bytes, bool all_read);
 
+    // Frees the tables, also if calls are still there, which can't be started afterwards.
+    void free();
+
     // Calls hold it while they look up, so that a number's row is in the table that they get.
     std::mutex lock;
     // The address of the table on a device of this process.

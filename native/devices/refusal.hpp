@@ -7,6 +7,9 @@
 
 namespace sley {
 
+// Thrown by whoever waits if `is_interrupted` says so.
+struct Interrupted {};
+
 // rule: sley's, by its code. place: the array, if it is one. remedy: empty for the rule's own.
 struct Refusal : std::runtime_error {
     Refusal(const char* rule, std::string expected, std::string found, std::string place = {},

@@ -1,6 +1,7 @@
 #include "devices/threads_device.hpp"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "devices/deferred_free.hpp"
+#include "devices/refusal.hpp"
 #include "fabric/control.hpp"
 #include "fabric/segment.hpp"
 
@@ -125,8 +127,16 @@ Point& point_at(Device::Event event) { return *reinterpret_cast<Point*>(event); 
 }  // namespace
 
 Resource ThreadsDevice::allocate(std::size_t bytes) {
-    const auto made = Segment::sparse(bytes, true);
-    return {reinterpret_cast<std::uintptr_t>(made->at(0, bytes)), made, made->fd()};
+    try {
+        const auto made = Segment::sparse(bytes, true);
+        return {reinterpret_cast<std::uintptr_t>(made->at(0, bytes)), made};
+    } catch (const std::system_error& problem) {
+        throw Refusal("K507", std::to_string(bytes) + " bytes", problem.what());
+    }
+}
+
+int ThreadsDevice::export_memory(const Resource& memory) const {
+    return fcntl(static_cast<const Segment*>(memory.owner.get())->fd(), F_DUPFD_CLOEXEC, 0);
 }
 
 void ThreadsDevice::write(std::uintptr_t to, const void* from, std::size_t bytes) {
@@ -138,10 +148,16 @@ void ThreadsDevice::read(void* to, std::uintptr_t from, std::size_t bytes) {
 }
 
 Resource ThreadsDevice::attach(int descriptor, std::size_t bytes) {
-    const auto made = Segment::attach(descriptor, bytes);
-    // Whoever reads behind the end of a file gets a signal.
-    if (made->size() < bytes) throw std::system_error(EINVAL, std::generic_category(), "a file's end");
-    return {reinterpret_cast<std::uintptr_t>(made->data()), made, made->fd()};
+    try {
+        const auto made = Segment::attach(descriptor, bytes);
+        // Whoever reads behind the end of a file gets a signal.
+        if (made->size() < bytes) {
+            throw std::system_error(EINVAL, std::generic_category(), "a file's end");
+        }
+        return {reinterpret_cast<std::uintptr_t>(made->data()), made};
+    } catch (const std::system_error& problem) {
+        throw Refusal("K514", "memory of another process", problem.what());
+    }
 }
 
 std::uintptr_t ThreadsDevice::function(const std::string& path, const std::string& name) {
@@ -172,7 +188,7 @@ void ThreadsDevice::synchronize(std::optional<Stream> stream) const {
         }
     }
     for (const auto& each : waited) {
-        if (!each->wait(each->added())) return;
+        if (!each->wait(each->added())) throw Interrupted{};
     }
     free_released();
     for (const auto& each : waited) {
@@ -205,7 +221,8 @@ bool ThreadsDevice::is_done(Event event) const {
 
 void ThreadsDevice::join(Event event) const {
     const auto& point = point_at(event);
-    if (point.stream == nullptr || !point.stream->wait(point.tasks)) return;
+    if (point.stream == nullptr) return;
+    if (!point.stream->wait(point.tasks)) throw Interrupted{};
     if (const auto problem = point.stream->problem()) std::rethrow_exception(problem);
 }
 

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "devices/device.hpp"
@@ -30,14 +31,23 @@ struct TooFewThreads : std::runtime_error {
 // that was used before has no thread in the child. Failures of the system are std::system_error.
 class ThreadsDevice : public Device {
 public:
-    // Memory in a file without a name.
+    // Memory in a file without a name. Throws Refusal (K507) if memory runs out.
     Resource allocate(std::size_t bytes) override;
     Resource allocate_host(std::size_t bytes) override { return allocate(bytes); }
+    Resource register_host(void* address, std::size_t, std::shared_ptr<void> keeps) override {
+        return {reinterpret_cast<std::uintptr_t>(address), std::move(keeps)};
+    }
+    Resource allocate_shared(std::size_t bytes) override { return allocate(bytes); }
+    int export_memory(const Resource& memory) const override;
+    // Throws Refusal (K514) for a descriptor of no memory.
+    Resource attach(int descriptor, std::size_t bytes) override;
+    const std::string& name() const override { return name_; }
+    std::string identity() const override { return name_; }
+    // On CPUs a line's flag is stored after its data.
+    bool carries_lines(const std::string&) const override { return true; }
     void write(std::uintptr_t to, const void* from, std::size_t bytes) override;
     void read(void* to, std::uintptr_t from, std::size_t bytes) override;
     bool lends(std::uintptr_t, const Device&) const override { return true; }
-    // The begin of such memory, by its descriptor, which stays the caller's.
-    static Resource attach(int descriptor, std::size_t bytes);
 
     // The address of a function of a shared object, which stays loaded until the process ends.
     // Throws std::invalid_argument if there is none.
@@ -56,6 +66,7 @@ public:
     void launch(const Launch& launch, Stream stream) const override;
 
 private:
+    const std::string name_ = "threads";
     mutable std::mutex lock_;
     std::vector<std::weak_ptr<ThreadsStream>> streams_;
 };

@@ -30,6 +30,11 @@ from support.processes.process_ranks import together
 from support.processes.rank_processes import start
 
 RANKS = 3
+REDUCTIONS = [
+    *(("int32", ReduceOp.SUM), ("int32", ReduceOp.MAX), ("bfloat16", ReduceOp.SUM)),
+    *(("float64", ReduceOp.AVG), ("uint8", ReduceOp.BXOR), ("float8_e5m2", ReduceOp.PRODUCT)),
+]
+"""Each takes a second of a compiler for each protocol; tests of kernels have all."""
 COUNTS = [0, 1, 2, 5, 17, 63, 255, 1000, 4099, 30_001]
 
 
@@ -61,17 +66,11 @@ class Case:
 
     @classmethod
     def draw(cls, random: Random, kind: str, ranks: int) -> Case:
-        dtype = random.choice(list(DATA_TYPES))
-        is_whole = DATA_TYPES[dtype].array.kind in "iu" and not DATA_TYPES[dtype].is_bits
-        ops = [op for op in ReduceOp if is_whole or not op.name.startswith("B")]
-        return cls(
-            kind,
-            random.random() < 0.5,
-            random.randrange(ranks),
-            dtype,
-            random.choice(ops) if CALLS[kind].reduces else ReduceOp.SUM,
-            random.choice(COUNTS),
-        )
+        dtype, op = random.choice(list(DATA_TYPES)), ReduceOp.SUM
+        if CALLS[kind].reduces:
+            dtype, op = random.choice(REDUCTIONS)
+        place, root = random.random() < 0.5, random.randrange(ranks)
+        return cls(kind, place, root, dtype, op, random.choice(COUNTS))
 
     def values(self, rank: int, ranks: int) -> Any:
         """A rank's input; in an average that of all."""
@@ -113,7 +112,7 @@ class Case:
             "reduce",
         ):
             out = data
-        arguments: dict[str, Any] = {"dtype": self.dtype}
+        arguments: dict[str, Any] = {"dtype": self.dtype} if kind.is_bits else {}
         if self.kind not in ("broadcast", "reduce"):
             arguments["out"] = out
         if own.reduces:
@@ -150,6 +149,20 @@ def test_calls_give_what_numpy_gives(three: list[DeviceCommunicator], kind: str)
     for _ in range(12):
         case = Case.draw(random, kind, RANKS)
         on_all(three, case.check)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("gather", "scatter")])
+def test_calls_on_a_stream_need_no_python(
+    three: list[DeviceCommunicator], kind: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once what they lack is there, and if their arrays need no closer look."""
+    cases = [Case(kind, in_place, 1, dtype, ReduceOp.SUM, 999) for dtype in ("int32", "float16")]
+    for attempt in range(2):
+        for case in cases:
+            on_all(three, lambda comm, case=case: case.check(comm, stream=comm.device.stream()))
+        if attempt == 0 and not (in_place and kind == "all_to_all"):
+            monkeypatch.delattr(DeviceCommunicator, "_start")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if CALLS[kind].roles])
@@ -278,6 +291,15 @@ def two() -> Iterator[list[DeviceCommunicator]]:
         yield comms
 
 
+def test_all_ranks_get_scratch_when_one_lacks_it(two: list[DeviceCommunicator]) -> None:
+    """Rank 1 needs half as much as rank 0: in the second call it has enough."""
+    for count in (1000, 1200):
+        on_all(two, Case("all_to_all", True, 0, "int32", ReduceOp.SUM, count).check)
+    links = two[0]._core.links if two[0]._core else None
+    assert links is not None
+    assert {len(set(plan.scratch_chunks.tolist())) for plan in links.plans} == {1, 2}
+
+
 def test_an_abort_ends_the_calls_of_all_ranks(two: list[DeviceCommunicator]) -> None:
     """Of a rank that waits for its call's end, and of one that waits on a stream."""
     data, waiting = np.zeros(8, np.int32), Event()
@@ -379,6 +401,17 @@ def test_ranks_that_differ_are_refused_on_all(of_rank: dict[str, Any], found: st
     assert {found in str(error) for error in errors.values()} == {True}, errors[0]
 
 
+def test_ranks_on_several_hosts_are_refused() -> None:
+    store = LocalStore()
+
+    def make(rank: int) -> None:
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 2, threads(), environ={"SLEY_HOST_ID": str(rank)})
+        assert caught.value.code == "K514"
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+
+
 PLAN = """\
 import sley
 
@@ -416,7 +449,7 @@ def test_the_folder_of_one_rank_is_refused_on_all(tmp_path: Path) -> None:
 
 
 def of_process(folder: str, rank: int, ranks: int, settings: Settings) -> DeviceCommunicator:
-    kernels = KernelSettings(Engine.INTERPRETED, timeout_s=1)
+    kernels = KernelSettings(Engine.INTERPRETED, timeout_s=100)
     return DeviceCommunicator(
         FolderStore(folder), rank, ranks, threads(), types=["int32"], kernels=kernels
     )
@@ -443,7 +476,9 @@ def some_die(comm: DeviceCommunicator) -> None:
 
 def test_the_end_of_a_process_ends_the_calls_of_others() -> None:
     lives, *dead = start(2, some_die, join=of_process).ends()
-    assert "K508" in lives.error
+    assert "N620" in lives.error
+    assert "rank 1 no longer has a process" in lives.error
+    assert lives.seconds < 60
     assert [end.exit for end in dead] == [-signal.SIGKILL]
 
 

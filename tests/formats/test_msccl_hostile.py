@@ -12,8 +12,8 @@ import sley
 from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
+from sley.formats.format import MOST_OF_A_KIND, MOST_REPORTED
 from sley.formats.msccl_xml import checks, raw
-from sley.formats.problems import MOST_OF_A_KIND, MOST_REPORTED
 from sley.verification import verify
 from support.generators.examples import examples
 from support.inputs.xml_plans import VALID, broken

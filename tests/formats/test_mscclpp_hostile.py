@@ -17,9 +17,9 @@ from sley.errors import SleyError
 from sley.errors.catalog import all_rules
 from sley.errors.mscclpp import F478
 from sley.formats import mscclpp
+from sley.formats.format import MOST_OF_A_KIND
 from sley.formats.mscclpp import document, reader
 from sley.formats.mscclpp.targets import MSCCLPP
-from sley.formats.problems import MOST_OF_A_KIND
 from sley.ir.collectives import Standard
 from support.generators.examples import examples
 from support.inputs import mscclpp_right as right

@@ -1,4 +1,4 @@
-"""Several processes on one GPU, which access one another's memory by CUDA IPC."""
+"""Several processes on one GPU, which access one another's memory by file descriptors."""
 
 from __future__ import annotations
 

@@ -415,6 +415,28 @@ void check_calls() {
     }
     for (auto& caller : callers) caller.join();
     expect(g_calls.size() == 7 + 2 * 2 * 199, "a call of one of two threads is lost");
+
+    const auto array = [](std::uintptr_t address, std::int64_t count) {
+        return Elements{reinterpret_cast<std::byte*>(address), count, DataType::kFloat16, 2, 0};
+    };
+    const auto started = [&](const Kind& what, const Elements& input, const Elements& output,
+                             int root) {
+        return calls.start(what, input, output, ReduceOp::kMin, root, stream.address, nullptr);
+    };
+    const Kind reduce{3, true, true, false, false}, gather{3, false, false, false, true};
+    expect(started(reduce, array(64, 25), array(64, 25), 1) == StartOutcome::kStarted &&
+               g_calls.back().call.setup.count == 25,
+           "a call of an array");
+    expect(started(gather, array(66, 1), array(64, 2), 1) == StartOutcome::kStarted &&
+               address_of(g_calls.back().call.buffers[1].memory[0]) == 64,
+           "a part in its place");
+    const auto unfit = started(reduce, array(64, 25), array(164, 25), 1) ||  // only the root has one
+                       started(reduce, array(64, 25), array(64, 25), 2) ||   // no rank
+                       started(reduce, array(65, 25), array(65, 25), 1) ||
+                       started(gather, array(64, 1), array(64, 2), 1) ||     // another rank's place
+                       started(gather, array(10, 1), array(64, 3), 1);
+    expect(!unfit, "a call of arrays that need a closer look");
+    g_calls.resize(7 + 2 * 2 * 199);
     abort = 1;
     expect(start(50) == StartOutcome::kGivenUp && start(0) == StartOutcome::kGivenUp,
            "a call behind the abort");

@@ -1,15 +1,23 @@
-// Processes of a communicator, which are threads here: their meetings. Exits with 1 at the first
-// difference.
+// Processes of a communicator, which are threads here: their meetings, what they say, the descriptors
+// that they pass, and memory of all. Exits with 1 at the first difference.
+#include <sys/stat.h>
+
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "devices/barrier.hpp"
+#include "devices/descriptor_box.hpp"
+#include "devices/links.hpp"
+#include "devices/threads_device.hpp"
 
 namespace sley::processes_test {
 
@@ -31,6 +39,8 @@ std::string rule_of(const std::function<void()>& refused) {
         refused();
     } catch (const Refusal& refusal) {
         return refusal.rule;
+    } catch (const Told& told) {
+        return "told " + told.refusals.at(0);
     }
     return "";
 }
@@ -68,8 +78,9 @@ void check_who_is_late() {
         try {
             barrier.meet();
         } catch (const Refusal& refusal) {
-            expect(refusal.rule == std::string("K514") &&
-                       refusal.found == "not the process of 1 rank (2)",
+            // The other one may be late, too.
+            const auto name = refusal.found.substr(refusal.found.size() - 2);
+            expect(refusal.rule == std::string("K514") && name == "2)",
                    "the late process isn't named");
         }
         expect(barrier.is_given_up(), "the others go on without a late process");
@@ -78,9 +89,180 @@ void check_who_is_late() {
     expect(rule_of([&] { late.meet(); }) == "K508", "a late process isn't told");
 }
 
+class Meeting {
+public:
+    explicit Meeting(int members) : said_(static_cast<std::size_t>(members)) {}
+
+    std::vector<std::string> gather(int member, const std::string& message) {
+        std::unique_lock<std::mutex> held(lock_);
+        said_[static_cast<std::size_t>(member)] = message;
+        const auto turn = turn_;
+        if (++come_ == said_.size()) {
+            answers_ = said_;
+            come_ = 0;
+            ++turn_;
+            changed_.notify_all();
+        }
+        changed_.wait(held, [&] { return turn_ != turn; });
+        return answers_;
+    }
+
+private:
+    std::mutex lock_;
+    std::condition_variable changed_;
+    std::vector<std::string> said_, answers_;
+    std::size_t come_ = 0, turn_ = 0;
+};
+
+class MemberExchange : public Exchange {
+public:
+    MemberExchange(Meeting& meeting, int member) : meeting_(meeting), member_(member) {}
+
+    std::vector<std::string> gather(const std::string& message) override {
+        return meeting_.gather(member_, message);
+    }
+    // The rule.
+    std::string refusal(const std::exception_ptr& problem) override {
+        return rule_of([&] { std::rethrow_exception(problem); });
+    }
+
+private:
+    Meeting& meeting_;
+    int member_;
+};
+
+struct Member {
+    Member(Meeting& meeting, int members, int number, Device& device, bool has_lines = true)
+        : processes(std::make_shared<Processes>(
+              members, std::make_shared<MemberExchange>(meeting, number))),
+          memory(processes, {{number, &device}}, has_lines) {}
+
+    std::shared_ptr<Processes> processes;
+    MemoryExchange memory;
+};
+
+void check_memory_of_all() {
+    constexpr int kMembers = 3;
+    Meeting meeting(kMembers);
+    in_processes(kMembers, [&](int rank) {
+        ThreadsDevice device;
+        Member own(meeting, kMembers, rank, device);
+        const auto host = own.memory.allocate_host(64);
+        const auto made = own.memory.allocate({8, 0, 24});
+        const auto at = [](std::uintptr_t address) {
+            return reinterpret_cast<std::atomic<int>*>(address);
+        };
+        at(host.address)[rank] = rank + 1;
+        for (const auto address : made.found.at(&device)) at(address)[0] += 1 << rank;
+        own.processes->meet();
+        expect(at(host.address)[0] == 1 && at(host.address)[2] == 3, "the host's memory is shared");
+        expect(at(made.own.at(rank).address)[0] == 7, "each rank's memory is all processes'");
+        expect(made.seen[static_cast<std::size_t>(rank)] == made.found.at(&device), "what is seen");
+        own.memory.detach();
+        const std::size_t last = rank == 2 ? 9 : 8;
+        expect(rule_of([&] { own.memory.allocate({8, 8, last}); }) ==
+                   (rank == 2 ? "told R503" : "R503"),
+               "other sizes");
+        own.memory.allocate({8, 8, 8});
+    });
+}
+
+class NoLines : public ThreadsDevice {
+    std::string identity() const override { return "without lines"; }
+};
+
+class WithLines : public ThreadsDevice {
+    bool carries_lines(const std::string& identity) const override {
+        return identity != "without lines";
+    }
+};
+
+void check_problems_are_told() {
+    Meeting meeting(2);
+    in_processes(2, [&](int rank) {
+        NoLines without;
+        WithLines with;
+        auto& device = rank == 0 ? static_cast<Device&>(without) : with;
+        Member own(meeting, 2, rank, device);
+        expect(rule_of([&] { own.memory.allocate({8, 8}); }) ==
+                   (rank == 0 ? "told K523" : "K523"),
+               "both refuse, one by itself");
+        Member words(meeting, 2, rank, device, false);
+        words.memory.allocate({8, 8});
+    });
+}
+
+// Of more than a box holds.
+void check_descriptors_reach_all() {
+    constexpr int kMembers = 16;
+    std::vector<DescriptorBox> boxes(kMembers);
+    const auto file_of = [](int fd) {
+        struct stat status {};
+        fstat(fd, &status);
+        return status.st_ino;
+    };
+    ThreadsDevice device;
+    const auto memory = device.allocate(8);
+    const Descriptor file(device.export_memory(memory));
+    in_processes(kMembers, [&](int rank) {
+        std::set<std::string> paths;
+        std::set<int> others;
+        for (int other = 0; other < kMembers; ++other) {
+            if (other == rank) continue;
+            others.insert(other);
+            paths.insert(boxes[static_cast<std::size_t>(other)].path());
+        }
+        const auto found = boxes[static_cast<std::size_t>(rank)].pass({{rank, file.fd()}}, paths, others);
+        expect(found.size() == others.size(), "a descriptor is missing");
+        for (const auto& [_, each] : found) {
+            expect(file_of(each.fd()) == file_of(file.fd()), "another file");
+        }
+    });
+    const auto late = std::chrono::milliseconds(1);
+    const DescriptorBox box;
+    const auto pass = [&](const std::map<int, int>& own, const std::set<std::string>& paths) {
+        return rule_of([&] { box.pass(own, paths, {1}, late); });
+    };
+    expect(pass({}, {}) == "K514", "a descriptor that nobody sends");
+    expect(pass({{0, file.fd()}}, {"/nowhere/box"}) == "K514", "as between containers");
+}
+
+void check_links_end_together() {
+    Meeting meeting(2);
+    in_processes(2, [&](int rank) {
+        ThreadsDevice device;
+        const auto processes =
+            std::make_shared<Processes>(2, std::make_shared<MemberExchange>(meeting, rank));
+        const auto memory = std::make_shared<MemoryExchange>(
+            processes, std::map<int, Device*>{{rank, &device}}, false);
+        const auto abort = memory->allocate_host(Barrier::bytes(2));
+        auto* words = reinterpret_cast<Barrier::Word*>(abort.address);
+        const auto barrier = std::make_shared<Barrier>(words, 2, std::vector<int>{rank}, 60);
+        Links links(memory, barrier, std::make_shared<CallOrder>(words), abort.address, {64, 64}, {},
+                    {{&device, {{rank}}, {}}}, 0);
+        const auto kept = std::make_shared<int>();
+        links.keep(kept);
+        expect(links.check() && links.mailboxes().count(rank) == 1, "links without a call");
+        processes->meet();
+        if (rank == 0) links.give_up();
+        while (links.check()) std::this_thread::yield();
+        expect(rule_of([&] { processes->meet(); }) == "K508", "a meeting after an abort");
+        links.end();
+        links.fail("why");
+        expect(rule_of([&] { links.check(); }) == "R508", "a failed call is forgotten");
+        links.close(true);
+        expect(kept.use_count() == 1, "closed links keep memory");
+        expect(rule_of([&] { links.check_open(); }) == "R508", "closed links look open");
+    });
+}
+
 int test(int, char**) {
     for (unsigned seed = 0; seed < 30; ++seed) check_meetings_take_place_for_all_or_none(3, seed);
     check_who_is_late();
+    check_memory_of_all();
+    check_problems_are_told();
+    check_descriptors_reach_all();
+    check_links_end_together();
     return 0;
 }
 

@@ -20,6 +20,8 @@ STEPS = [
     "copies",
     "smoke",
     "scope",
+    "host",
+    "replays",
     "sanitizer",
     "sizes",
     "peers",
@@ -267,8 +269,8 @@ def test_every_step_that_hangs_is_ended_and_told(
     run = on_gpu.Run(tmp_path / "lines", tmp_path, slowness=0.004)
     monkeypatch.setattr(on_gpu.Run, "sound", lambda run: ["LL"])
     begin = time.monotonic()
-    assert on_gpu.run_steps(run, on_gpu.TEN) == dict.fromkeys(STEPS, False)
-    total = sum(step.deadline_s for step in on_gpu.TEN)
+    assert on_gpu.run_steps(run, on_gpu.STEPS) == dict.fromkeys(STEPS, False)
+    total = sum(step.deadline_s for step in on_gpu.STEPS)
     assert total <= 600
     assert time.monotonic() - begin < total * run.slowness + len(STEPS) * END_S
     rows = list(read_lines(run.lines))
@@ -286,7 +288,7 @@ def test_a_fault_of_the_device_in_each_step_is_told(
     """From its second launch on a step's kernels don't end, lack a block, or lose the device."""
     import on_gpu
 
-    found = next(each for each in on_gpu.TEN if each.name == step)
+    found = next(each for each in on_gpu.STEPS if each.name == step)
     words = {"scope": "--scope sys", "peers": "kernels.py", "calls": "--step calls"}
     words |= {"tests": "exec(eval", "failures": "gpu_processes"}  # workers of xdist; ranks
     faults = {words.get(step, f"first_contact.{step}"): {fault: 1}}
@@ -301,3 +303,16 @@ def test_a_fault_of_the_device_in_each_step_is_told(
     failures = [row for row in told if row.get("failure") or row.get("wrong")]
     assert begun, "nothing says where it was"
     assert failures or ended(step, rows) == "over its deadline"
+
+
+@pytest.mark.slow
+def test_the_host_and_replays_are_measured(driver: dict[str, str], tmp_path: Path) -> None:
+    options = ("--most-bytes", "1024", "--slowness", "4")
+    code, rows = rehearse(driver, tmp_path, {}, "--only", "host,replays", *options)
+    assert code == 0
+    timed = [(row["what"], row["in"]) for row in of("host", rows) if "p50_us" in row]
+    whats = ("a call", "a call in C++", "a bare launch")
+    assert timed == [(what, place) for place in ("a stream", "a capture") for what in whats]
+    (asked,) = [row["asked"] for row in of("host", rows) if "asked" in row]
+    assert asked["cuLaunchKernelEx"] == 1
+    assert [row["wrong"] for row in of("replays", rows) if "wrong" in row] == [0] * 5

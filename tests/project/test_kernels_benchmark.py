@@ -323,7 +323,7 @@ def test_the_steps_on_a_gpu_are_named_and_need_packages(modules: Any, tmp_path: 
     assert on_gpu._is_there("numpy")
     assert not on_gpu._is_there("numpy.none.such")
     run = on_gpu.Run(tmp_path / "lines", tmp_path, nccl="libnccl.so.2")
-    commands = {step.name: step.command(run) for step in on_gpu.TEN}
+    commands = {step.name: step.command(run) for step in on_gpu.STEPS}
     assert commands["peers"][-2:] == ["--nccl", "libnccl.so.2"]
     names = [name for name in commands if any("failures" in word for word in commands[name])]
     assert names == ["failures"]

@@ -304,11 +304,7 @@ class TwoLevel:
         return trace(collective, body, name="two-level-broadcast")
 
     def reduce(
-        self,
-        *,
-        root: int = 0,
-        stage_channels: Sequence[int] | None = None,
-        in_place: bool = False,
+        self, *, root: int = 0, stage_channels: Sequence[int] | None = None, in_place: bool = False
     ) -> Program:
         """Reduce. The data has a chunk for each lane.
 

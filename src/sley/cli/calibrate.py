@@ -50,9 +50,7 @@ class Given:
         help="With --from: the sizes to fit, such as 4K,4M,1G.  [three]",
     )
     out_of_place: bool = option(
-        "--out-of-place",
-        is_flag=True,
-        help="With --from: fit the times out of place.  [in place]",
+        "--out-of-place", is_flag=True, help="With --from: fit the times out of place.  [in place]"
     )
 
     def __post_init__(self) -> None:

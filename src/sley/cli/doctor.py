@@ -46,11 +46,7 @@ _LEFT = (0, 1, 3, 4)
 @place_option("Place of the calls. [both]")
 @json_option
 def doctor_command(
-    where: Path,
-    target: str | None,
-    in_place: bool | None,
-    as_json: bool,
-    **call: Any,
+    where: Path, target: str | None, in_place: bool | None, as_json: bool, **call: Any
 ) -> None:
     """Show which files of DIR a runtime reads, which file runs for each call, and why.
 

@@ -46,11 +46,7 @@ from sley.report.pictures.canvas import check_suffix
 )
 @common_options
 def draw_command(
-    selection: Selection,
-    of: str,
-    output: Path,
-    chosen: tuple[int, ...],
-    phases: Phases,
+    selection: Selection, of: str, output: Path, chosen: tuple[int, ...], phases: Phases
 ) -> None:
     """Draw WHAT, a small program or plan, as SVG or PNG."""
     check_suffix(output)

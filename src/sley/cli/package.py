@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sley.cli.options import FILE, RuntimeName, Selection, common_options
+from sley.cli.options import FILE, DType, RuntimeName, Selection, common_options, flag
 from sley.cli.output import Command, Phases, print_note, print_rows, print_written
 from sley.cli.sources import plan_and_file, source_of, supports_both_places
+from sley.communicator.selection.plan_folders import CodeRequest, NamedPlan, write_folder
 from sley.compiler import Options
 from sley.compiler.deployment import packages, runtime_named
 from sley.compiler.deployment.packages import PackageFile
 from sley.compiler.deployment.runtimes import Runtime, names
+from sley.engine.measure import REDUCE_OPS
+from sley.engine.types import USUAL_TYPES, data_type
 from sley.errors import recognition
 from sley.errors.deployment import F528
-from sley.formats import TARGETS
+from sley.formats import TARGETS, plan_file
 from sley.formats.files import FORMATS
+from sley.formats.format import Format, Target
 from sley.formats.mscclpp.targets import SUFFIX as JSON
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow, read_table
 from sley.ir.sizes import ALL_SIZES, SizeRange
+
+OWN = "sley"
+"""The target of folders for sley's own communicators."""
 
 
 @click.command("package", cls=Command)
@@ -34,57 +42,103 @@ from sley.ir.sizes import ALL_SIZES, SizeRange
 @click.option(
     "--target",
     required=True,
-    type=RuntimeName(names(), any_version=True),
+    type=RuntimeName((OWN, *names()), any_version=True),
     help="The runtime that will read DIR. [the installed mscclpp's version, or the last one that "
     "reads plans]",
 )
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    help="sley: compile kernels for GPUs of this architecture, as sm_90. Repeatable.",
+)
+@click.option(
+    "-d",
+    "--dtype",
+    "dtypes",
+    type=DType(),
+    multiple=True,
+    help="Element type of these kernels. Repeatable. [float32, float16, bfloat16]",
+)
+@click.option(
+    "--op",
+    "ops",
+    type=click.Choice(list(REDUCE_OPS)),
+    multiple=True,
+    help="Reduction of these kernels. Repeatable. [sum]",
+)
 @common_options
-def package_command(folder: Path, table: Path, target: str, phases: Phases) -> None:
+def package_command(folder: Path, table: Path, target: str, phases: Phases, **code: Any) -> None:
     """Write a directory of plans, each for a range of sizes, that a runtime chooses from.
 
     DIR is written only if every plan is proven as the runtime executes it, and `sley doctor` finds
     no problem in DIR.
     """
-    runtime = runtime_named(target)
-    parts = _parts(read_table(table).rows, runtime, phases)
-    package = packages.write_package(parts, folder, runtime)
+    rows, remarks = read_table(table).rows, tuple[str, ...]()
+    if target == OWN:
+        paths = write_folder(_plans(rows, phases), folder, _request(**code))
+        environment = {"SLEY_PLAN_DIR": str(folder.absolute())}
+    else:
+        for word, given in code.items():
+            if given:
+                raise click.UsageError(f"{flag(word.removesuffix('s'))} is for --target {OWN}")
+        runtime = runtime_named(target)
+        package = packages.write_package(_parts(rows, runtime, phases), folder, runtime)
+        paths, remarks, environment = package.paths, package.remarks, package.environment
     if phases.quiet:
-        files, remarks = [str(path) for path in package.paths], list(package.remarks)
-        phases.print_json(files=files, remarks=remarks, environment=package.environment)
+        files = [str(path) for path in paths]
+        phases.print_json(files=files, remarks=list(remarks), environment=environment)
         return
-    for remark in package.remarks:
+    for remark in remarks:
         print_note(remark)
-    print_written(*package.paths)
-    print_rows(("read with", f"{word}={text}") for word, text in package.environment.items())
+    print_written(*paths)
+    print_rows(("read with", f"{word}={text}") for word, text in environment.items())
     phases.report()
 
 
+def _request(archs: Sequence[str], dtypes: Sequence[str], ops: Sequence[str]) -> CodeRequest:
+    types = map(data_type, dtypes or USUAL_TYPES)
+    return CodeRequest(tuple(archs), tuple(types), tuple(REDUCE_OPS[op] for op in ops or ["sum"]))
+
+
 def _parts(rows: tuple[PlanRow, ...], runtime: Runtime, phases: Phases) -> Iterator[PackageFile]:
-    """The files of a table. Algorithms and texts without a place have one for each place; for a
-    runtime of one place, one in place."""
+    """The files of a table for a runtime."""
+    form, target = FORMATS[runtime.suffix], TARGETS[runtime.target]
+    for name, row, selection in _selections(rows, one_place=runtime.one_place):
+        with packages.naming(row.entry):
+            if form.suffix == JSON and source_of(selection).kind is recognition.MSCCLPP:
+                yield packages.copied_part(name, row, Path(row.recipe.name), runtime)
+                continue
+        make = partial(_plan, row, selection, form, target, phases)
+        part = packages.plan_part(name, str(row), make, runtime, row.sizes, packages.node_of(row))
+        yield replace(part, entry=row.entry)
+
+
+def _plans(rows: tuple[PlanRow, ...], phases: Phases) -> Iterator[NamedPlan]:
+    """The plans of a table for communicators."""
+    for name, row, selection in _selections(rows):
+        with packages.naming(row.entry):
+            plan, own = _plan(row, selection, plan_file.FORMAT, None, phases)
+        yield NamedPlan(name, plan, replace(row, sizes=row.sizes.filled(own)))
+
+
+def _selections(
+    rows: tuple[PlanRow, ...], *, one_place: bool = False
+) -> Iterator[tuple[str, PlanRow, Selection]]:
+    """The names of a table's files, with their rows, and the plans' recipes as the command line has
+    them. Algorithms and texts without a place have one for each place; for a runtime of one place,
+    one in place."""
     for number, row in enumerate(rows, 1):
-        stem = row.recipe.stem
         with packages.naming(row.entry):
             selection = _selection(row)
-            is_copied = runtime.suffix == JSON and source_of(selection).kind is recognition.MSCCLPP
             is_either = row.in_place is None and supports_both_places(selection)
-        if is_copied:
-            yield packages.copied_part(f"{number:02}-{stem}", row, Path(row.recipe.name), runtime)
-            continue
         ways = [row.in_place]
         if is_either:
-            ways = [True] if runtime.one_place else [False, True]
+            ways = [True] if one_place else [False, True]
         for in_place in ways:
             end = "-in-place" if in_place else ""
-            part = packages.plan_part(
-                f"{number:02}-{stem}{end}",
-                str(row),
-                partial(_plan, row, replace(selection, in_place=in_place), runtime, phases),
-                runtime,
-                row.sizes,
-                packages.node_of(row),
-            )
-            yield replace(part, entry=row.entry)
+            name = f"{number:02}-{row.recipe.stem}{end}"
+            yield name, row, replace(selection, in_place=in_place)
 
 
 def _selection(row: PlanRow) -> Selection:
@@ -104,11 +158,10 @@ def _selection(row: PlanRow) -> Selection:
 
 
 def _plan(
-    row: PlanRow, selection: Selection, runtime: Runtime, phases: Phases
+    row: PlanRow, selection: Selection, form: Format, target: Target | None, phases: Phases
 ) -> tuple[Plan, SizeRange]:
     """A plan, and the sizes of the file that it is from, or all. Errors: those of `plan_and_file`;
     F528 for a plan of other calls than the row's; wrong usage names the row."""
-    form = FORMATS[runtime.suffix]
     try:
         plan, imported = plan_and_file(selection, phases, verify=False, form=form)
     except click.UsageError as error:
@@ -117,4 +170,7 @@ def _plan(
     if row.collective not in ("", c.name) or row.ranks not in (None, c.ranks):
         calls = f"{row.collective or c.name} on {row.ranks or c.ranks} ranks"
         raise F528.error(expected=f"a plan for {calls}", found=str(c))
-    return plan, ALL_SIZES if imported is None else imported.sizes(TARGETS[runtime.target])
+    if imported is None:
+        return plan, ALL_SIZES
+    own = SizeRange(imported.min_bytes or 0, imported.max_bytes or None)
+    return plan, own if target is None else imported.sizes(target)

@@ -255,10 +255,7 @@ def _note_sharing(ranks: int) -> None:
 
 
 def _place(
-    plans: Sequence[Plan],
-    where: DeviceOptions,
-    measuring: Measuring,
-    opened: contextlib.ExitStack,
+    plans: Sequence[Plan], where: DeviceOptions, measuring: Measuring, opened: contextlib.ExitStack
 ) -> tuple[str, list[Callable[..., object]]]:
     """The place where plans run, in words, and the functions that measure each there: their
     parameters are the sweep and `progress`. `opened` closes the place."""
@@ -358,8 +355,4 @@ def _timing_json(m: Measurement) -> dict[str, object]:
 
 def _call_json(m: Measurement) -> dict[str, object]:
     """The JSON that all cells of a table's row share."""
-    return {
-        **attributes(m, "size_bytes", "count", "dtype"),
-        "reduce_op": m.redop,
-        "root": m.root,
-    }
+    return {**attributes(m, "size_bytes", "count", "dtype"), "reduce_op": m.redop, "root": m.root}

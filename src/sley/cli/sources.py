@@ -220,12 +220,7 @@ def plan_and_file(
         if without and (program.transfers.group != NONE).any():
             print_note(f"{form.name} has no switches: groups get a message for each rank")
     plan = compile_in_phases(
-        program,
-        options,
-        phases.run,
-        topology=topology,
-        size=selection.size,
-        verify=verify,
+        program, options, phases.run, topology=topology, size=selection.size, verify=verify
     )
     return plan, None
 
@@ -371,7 +366,8 @@ def _program(selection: Selection) -> Program:
 def _arguments(selection: Selection, maker: Maker) -> dict[str, Any]:
     """The arguments of a program: those of --arg, and the options with its parameters' names."""
     what = selection.what
-    options = _given(selection)
+    given = {word: getattr(selection, word) for word in (*PARAMETERS, "root")}
+    options = {word: value for word, value in given.items() if value is not None}
     if "channels" in maker.parameters and selection.options.channels is not None:
         options["channels"] = selection.options.channels
     for word in selection.arguments:
@@ -412,12 +408,6 @@ def _sized(selection: Selection, missing: Collection[str]) -> str:
         return ", or --topology"
     stem = selection.topology.partition(":")[0]
     return f". --topology has sizes of its own: --topology {stem}:NODES needs no other ones"
-
-
-def _given(selection: Selection) -> dict[str, Any]:
-    """The options that set a program's parameters, without its place and channels."""
-    values = {word: getattr(selection, word) for word in (*PARAMETERS, "root")}
-    return {word: value for word, value in values.items() if value is not None}
 
 
 def _schedule_arguments(selection: Selection) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import combinations
@@ -136,6 +136,14 @@ class Failures:
         return error
 
 
+def caused(
+    failure: Failure, rank: int, culprit: int, at: Place | list[Place], notes: Sequence[str] = ()
+) -> SleyError:
+    """The error, on `rank`, of a failure that one rank caused."""
+    rule, expected, found = _CAUSES[failure]
+    return rule.error(at=at, expected=expected, found=f"{_who(rank, culprit)} {found}", notes=notes)
+
+
 def failed_before(place: Place, first: Diagnostic) -> SleyError:
     """N630 for a call after the one that failed first."""
     return N630.error(
@@ -196,11 +204,7 @@ class _Ended:
             return self._stall(culprit)
         if failure is Failure.NONE or (failure is Failure.STALLED and culprit == rank):
             return self._stall()
-        at, notes = self._stuck(_FEW_PLACES)
-        rule, expected, found = _CAUSES[failure]
-        return rule.error(
-            at=at, expected=expected, found=f"{_who(rank, culprit)} {found}", notes=notes
-        )
+        return caused(failure, rank, culprit, *self._stuck(_FEW_PLACES))
 
     def _stuck(self, most: int) -> tuple[list[Place], list[str]]:
         """The places of at most `most` instructions that wait, and a line for each. The lines of

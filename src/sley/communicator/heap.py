@@ -70,7 +70,8 @@ class Heap:
             if self._used + size > self.most_bytes:
                 taken = f"{self._used:,} of {self.most_bytes:,} bytes are taken"
                 raise OSError(errno.EDQUOT, f"{taken} ({HEAP_VARIABLE}, or the machine's memory)")
-            at = self._find(size)
+            # The first free span that is large enough.
+            at = next((k for k, (a, b) in enumerate(self._free) if b - a >= size), None)
             if at is None:
                 self._grow(size)
                 at = len(self._free) - 1
@@ -79,10 +80,6 @@ class Heap:
             self._free[at] = (start + size, end)
             self._used += size
             return start
-
-    def _find(self, size: int) -> int | None:
-        """The number of the first free span that is large enough."""
-        return next((at for at, (a, b) in enumerate(self._free) if b - a >= size), None)
 
     def _grow(self, size: int) -> None:
         """Adds a part with room for `size`: as large as all parts so far, so that they stay few, or

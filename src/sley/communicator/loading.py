@@ -187,26 +187,20 @@ class Loader:
         first two are the same, or if the first can't be loaded."""
         if ready.digest == default.digest:
             return []
-        try:
-            loaded = [self._load(ready), self._load(default)]
-        except SleyError as error:
-            if error.code != D904.code:  # of this rank alone
-                raise
-            self._plans.refuse(ready, error)
-            return []
-        if self._settings.explore > 0:
-            known = {ready.digest, default.digest}
-            for one in self._plans.alternatives(ready):
-                if one.digest in known:
-                    continue
-                known.add(one.digest)
-                try:
-                    loaded.append(self._load(one))
-                except SleyError as error:
-                    if error.code != D904.code:
-                        raise
-                    self._plans.refuse(one, error)
-        return loaded
+        others = self._plans.alternatives(ready) if self._settings.explore > 0 else ()
+        loaded: dict[bytes, LoadedPlan] = {}
+        for one in (ready, default, *others):
+            if one.digest in loaded:
+                continue
+            try:
+                loaded[one.digest] = self._load(one)
+            except SleyError as error:
+                if error.code != D904.code:  # of this rank alone
+                    raise
+                self._plans.refuse(one, error)
+                if one is ready:
+                    return []
+        return list(loaded.values())
 
     def _has_room(self) -> bool:
         if self._counted < _MOST_WATCHED:

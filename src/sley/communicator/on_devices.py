@@ -6,10 +6,12 @@ import atexit
 import json
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import product, zip_longest
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -27,14 +29,16 @@ from sley.communicator.arrays import (
     root_array,
 )
 from sley.communicator.calls import Call
-from sley.communicator.failures import closed, failed_before
+from sley.communicator.failures import Failure, caused, closed, failed_before
 from sley.communicator.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
+from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
 from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
 from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.settings import Settings
+from sley.communicator.sharing import fork_safe
 from sley.communicator.stats import log_to_stderr, logger
 from sley.engine import arguments, native
 from sley.engine.devices import Device, Launching, LinkSet, open_devices
@@ -48,7 +52,7 @@ from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError, telling
 from sley.errors.calls import N627
-from sley.errors.communicator import N604, N608
+from sley.errors.communicator import N604
 from sley.errors.devices import K506, K508, K514, K518
 from sley.errors.runtime import R508
 from sley.ir.sizes import SizeRange
@@ -72,8 +76,12 @@ _MOST_KEY = 2**31 - 1
 _MOST_BLOCKS = 32
 """The most thread blocks of a rank, as many as NCCL's."""
 
-_OPEN: WeakSet[LinkSet] = WeakSet()
-"""The links of the open communicators of this process."""
+_OPEN: WeakSet[DeviceCommunicator] = WeakSet()
+"""The open communicators of this process."""
+_OPEN_LOCK = fork_safe(threading.Lock())
+
+_LOOK_S = 0.25
+"""How often the other ranks' processes are looked at: a few system calls each time."""
 
 Key: TypeAlias = tuple[str, bool, int]
 """A kind of calls: its name, whether in place, and the root, or 0."""
@@ -157,7 +165,15 @@ class _Opening:
                 (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
                 for kind, in_place, root in _keys(rendezvous.ranks)
             }
-        self._check_same(table)
+        rows = [
+            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
+            for key, ranges in table.items()
+            for sizes, ready in ranges
+        ]
+        self._check_same(rows)
+        if rendezvous.rank == 0:
+            for row in rows:
+                logger.info("%s: for %s: %s", rendezvous.name, *row)
         for problem in plans.problems:
             words = "%s, rank %d: sley's default plans run instead of those of\n%s"
             logger.warning(words, rendezvous.name, rendezvous.rank, problem)
@@ -223,13 +239,8 @@ class _Opening:
             max_blocks=max(1, min(*rooms, _MOST_BLOCKS)),
         )
 
-    def _check_same(self, table: Table) -> None:
-        """N604, on all ranks, unless they have the same plans for the same sizes."""
-        rows = [
-            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
-            for key, ranges in table.items()
-            for sizes, ready in ranges
-        ]
+    def _check_same(self, rows: list[tuple[str, str]]) -> None:
+        """N604, on all ranks, unless they have the same rows: calls and plans in words."""
         first, *others = map(json.loads, self.exchange(json.dumps(rows).encode()))
         for rank, other in enumerate(others, 1):
             if other != first:
@@ -298,6 +309,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
         self.device = open_devices(device, 1)[0] if isinstance(device, str) else device
         self.settings = settings or Settings.from_environment()
+        # Generated code of 142 plans (8 ranks) for three types would be 340 programs on a GPU.
         self.kernels = kernels or KernelSettings(Engine.INTERPRETED)
         own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
         self._store, self._topology, self._environ = store, topology, environ
@@ -329,7 +341,9 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self._opening = _Opening(rendezvous, self.device, self.settings, self.kernels, own, named)
         self.plans, table = self._opening.choose(topology)
         self._core: _Core | None = self._opening.core(table)
-        _OPEN.add(self._core.links)
+        with _OPEN_LOCK:
+            _OPEN.add(self)
+        _watch()
 
     def __exit__(
         self,
@@ -348,15 +362,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     def abort(self) -> None:
         """Ends every call in progress, on all ranks; all further calls fail. Any thread may call
         it, at any time."""
-        core = self._core
-        if core is not None and os.getpid() == self._process:
-            told = N608.diagnostic(
-                at=self._place,
-                expected="every rank to continue",
-                found="this rank aborted its calls",
-            )
-            self._failure = self._failure or (told,)
-            core.links.give_up()
+        self._give_up(Failure.GAVE_UP, self.rank)
 
     def error(self) -> SleyError | None:
         """The error of the first call that has failed; None as long as none has. Doesn't wait."""
@@ -387,13 +393,14 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             whole(color, "color", 0)
         whole(key, "key", -_MOST_KEY)
         with self._lock, self._noting():
-            core = self._open_core()
+            self._open_core().links.ranks.meet()  # which an abort ends, other than an exchange
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
-            said = core.links.ranks.gather({self.rank: [color, key]})  # which an abort ends
+            said = self._opening.exchange(json.dumps([color, key]).encode())
         if color is None:
             return None
-        members = sorted((key, rank) for rank, (other, key) in said.items() if other == color)
+        given = enumerate(map(json.loads, said))
+        members = sorted((key, rank) for rank, (other, key) in given if other == color)
         return DeviceCommunicator(
             self._store,
             [rank for _, rank in members].index(self.rank),
@@ -512,6 +519,16 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         stream: Any,
         factor: Any = None,
     ) -> None:
+        is_usual = stream is not None and dtype is None and factor is None and type(root) is int
+        if is_usual and isinstance(op, ReduceOp):
+            own, address = _kind(kind), self.device.stream_address(stream)
+            keeps = self.device.platform == "cpu"
+            with self._lock:
+                calls = self._open_core().calls
+                outcome = calls.start_usual(own, data, out, op, root, address, keeps)
+            if outcome == native.StartOutcome.STARTED:
+                return
+        # What follows says why a call can't be started, and starts those that need a closer look.
         core = self._open_core()
         check_order(kind, out, op)
         root = check_root(root, self.ranks)
@@ -521,10 +538,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             target = None if out is None else self.device.view(out, what=f"out of {kind}")
         if target is not None:
             check_writable(kind, target.writable)
-        given = {f"data of {kind}": source, f"out of {kind}": target}
-        element = _element_of(kind, {what: view for what, view in given.items() if view}, dtype)
-        elements = [view.elements if view else 0 for view in (source, target)]
-        count = count_of(kind, self.ranks, *elements, at_root=self.rank == root)
+        given = [None if view is None else (view.dtype, view.elements) for view in (source, target)]
+        element, count = _shape(kind, self.ranks, self.rank == root, *given, dtype)
         if not count:
             return  # as on all ranks
         item = element.size_bytes
@@ -629,6 +644,13 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                 raise SleyError(list(self._failure)) from None
             raise
 
+    def _give_up(self, failure: Failure, culprit: int) -> None:
+        core = self._core
+        if core is not None and os.getpid() == self._process:
+            told = caused(failure, self.rank, culprit, self._place)
+            self._failure = self._failure or told.diagnostics
+            core.links.give_up()
+
     def _close(self, *, meet: bool) -> None:
         with self._lock:
             core, self._core = self._core, None
@@ -649,25 +671,80 @@ def _keys(ranks: int) -> Iterator[Key]:
             yield kind, in_place, root
 
 
+@cache
+def _kind(name: str) -> native.Kind:
+    """A kind of calls for the engine."""
+    row = CALLS[name]
+    parts = row.input_parts, row.output_parts
+    return native.Kind(_NUMBER[name], row.reduces, bool(row.roles), *parts)
+
+
 def _in_words(key: Key) -> str:
     kind, in_place, root = key
     of_root = f", root {root}" if CALLS[kind].roles else ""
     return f"{kind}{of_root}, {'in place' if in_place else 'out of place'}"
 
 
-def _element_of(kind: str, views: Mapping[str, native.View], name: str | None) -> DataType:
-    """The type as which a call's kernels take the elements. Errors: N627, R504."""
-    reduces = CALLS[kind].reduces
-    types = {what: view.dtype for what, view in views.items()}
-    if name is None and not reduces and len(set(types.values())) == 1:
-        return _MOVED_AS[next(iter(types.values()))]
-    found = arguments.type_of(types, name, N627)
-    return found if reduces else _MOVED[found.size_bytes]
+@lru_cache(4096)
+def _shape(
+    kind: str,
+    ranks: int,
+    at_root: bool,
+    source: tuple[str, int] | None,
+    target: tuple[str, int] | None,
+    name: str | None,
+) -> tuple[DataType, int]:
+    """The type as which a call's kernels take the elements, and the number of those of a block.
+    source, target: type and number of elements of the rank's arrays. Errors: N627, R504."""
+    given = {"data": source, "out": target}
+    types = {f"{word} of {kind}": own[0] for word, own in given.items() if own}
+    elements = [own[1] if own else 0 for own in given.values()]
+    if name is None and not CALLS[kind].reduces and len(set(types.values())) == 1:
+        element = _MOVED_AS[next(iter(types.values()))]
+    else:
+        found = arguments.type_of(types, name, N627)
+        element = found if CALLS[kind].reduces else _MOVED[found.size_bytes]
+    return element, count_of(kind, ranks, *elements, at_root=at_root)
+
+
+def _opened() -> list[DeviceCommunicator]:
+    with _OPEN_LOCK:
+        return list(_OPEN)
+
+
+@cache
+def _watch() -> None:
+    """Starts the thread that ends the calls of ranks that wait for a process that has ended."""
+
+    def look() -> None:
+        missed: set[Process] = set()
+        while True:
+            time.sleep(_LOOK_S)
+            of_ranks = [
+                (comm, rank, one.process)
+                for comm in _opened()
+                for rank, one in enumerate(comm._opening.rendezvous.descriptions)
+            ]
+            gone = {process for process in {of for _, _, of in of_ranks} if process.is_gone()}
+            for comm, rank, process in of_ranks:
+                # Not when it is first missed: a call that needs nothing more of it may end.
+                if process in missed & gone:
+                    comm._give_up(Failure.DIED, rank)
+            missed = gone
+
+    with suppress(RuntimeError):  # no further thread: the calls end by their time-out
+        threading.Thread(target=look, name="sley-watch", daemon=True).start()
+
+
+# A forked child hasn't the thread.
+os.register_at_fork(after_in_child=_watch.cache_clear)
 
 
 def _leave_all() -> None:
-    for links in list(_OPEN):
-        links.leave()
+    for comm in _opened():
+        core = comm._core
+        if core is not None and comm._process == os.getpid():
+            core.links.leave()
 
 
 # At exit, so that the other ranks don't wait for this one when they close theirs.

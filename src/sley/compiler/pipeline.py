@@ -124,8 +124,7 @@ def _run_passes(
     estimate = None
     if settings.merges or not settings.by_depth:
         allocated = phase(
-            Pass.ALLOCATE,
-            lambda: _allocate(lowered, ordered, blocks, links, topology, settings),
+            Pass.ALLOCATE, lambda: _allocate(lowered, ordered, blocks, links, topology, settings)
         )
         ordered, blocks, estimate = allocated.order, allocated.blocks, allocated.estimate
     return phase(

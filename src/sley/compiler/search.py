@@ -209,7 +209,9 @@ class _CandidateSearch:
         if len(finalists) > 1:
             sizes = sorted({group[0].size_bytes, group[-1].size_bytes})
             for factor, size in product(VARIANTS, sizes):
-                times = {index: self._variant_us(index, factor, size) for index in finalists}
+                self.simulations += len(finalists)
+                variants = ((i, self.candidates[i].simulator.with_rates(factor)) for i in finalists)
+                times = {index: variant(size).time_us for index, variant in variants}
                 best = min(times.values())
                 for index, time_us in times.items():
                     worst[index] = max(worst[index], time_us / best - 1)
@@ -220,11 +222,6 @@ class _CandidateSearch:
     def _simplicity(self, index: int) -> tuple[int, int]:
         """The simplest candidate has the least."""
         return self.candidates[index].plan.blocks_per_rank, index
-
-    def _variant_us(self, index: int, factor: float, size_bytes: int) -> float:
-        """The time of a candidate if all links and memories have `factor` times their rates."""
-        self.simulations += 1
-        return self.candidates[index].simulator.with_rates(factor)(size_bytes).time_us
 
     def _border(self, low: int, high: int, before: int, after: int) -> int:
         """The first size of a range: where its choice `after` becomes as fast as `before`, which is

@@ -20,14 +20,7 @@ from sley.ir.plan_digest import digest
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.topology import Topology
-from sley.ir.words import (
-    FIFO_PROTOCOLS,
-    MAX_NUMBER,
-    Allocation,
-    LoopOrder,
-    Protocol,
-    Schedule,
-)
+from sley.ir.words import FIFO_PROTOCOLS, MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule
 from sley.model.bounds import Bounds
 from sley.model.simulation import Simulator
 from sley.report.limit import RESIDENT_BLOCKS

@@ -367,21 +367,11 @@ def ucx_transport(fabric: Fabric, nics: Sequence[str], nic: int, timeout_s: floa
 def ucx_version(library: str) -> str:
     """The version of a libucp.so.0; OSError if it cannot be used."""
 
-def release(free: Callable[[], None]) -> None:
-    """
-    Calls a function that frees devices' memory, and raises nothing: now, or after the launches that are being made.
-    """
-
 class Resource:
-    """
-    What a device made; freed with this object. descriptor: of the file in which memory is; -1 if it is in none.
-    """
+    """What a device made; freed with this object."""
 
     @property
     def address(self) -> int: ...
-
-    @property
-    def descriptor(self) -> int: ...
 
     def array(self, address: int, size_bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """Bytes of memory of the host, which keep this object."""
@@ -397,6 +387,20 @@ class Device:
     def allocate(self, size_bytes: int) -> Resource: ...
 
     def allocate_host(self, size_bytes: int) -> Resource: ...
+
+    def allocate_shared(self, size_bytes: int) -> Resource:
+        """Memory that other processes attach."""
+
+    def export_memory(self, memory: Resource) -> int:
+        """A file descriptor of it, which the caller closes."""
+
+    def attach(self, descriptor: int, size_bytes: int) -> Resource:
+        """Another process's memory, by a descriptor, which stays the caller's."""
+
+    @property
+    def identity(self) -> bytes: ...
+
+    def carries_lines(self, identity: bytes) -> bool: ...
 
     def write(self, to: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]) -> None: ...
 
@@ -414,12 +418,6 @@ class ThreadsDevice(Device):
     """Threads of this process."""
 
     def __init__(self) -> None: ...
-
-    @staticmethod
-    def attach(descriptor: int, size_bytes: int) -> Resource:
-        """
-        The begin of another process's memory, by a descriptor, which stays the caller's.
-        """
 
     @staticmethod
     def function(path: str, name: str) -> int:
@@ -440,9 +438,6 @@ class CudaDevice(Device):
     def name(self) -> str: ...
 
     @property
-    def uuid(self) -> bytes: ...
-
-    @property
     def multiprocessors(self) -> int: ...
 
     @property
@@ -454,13 +449,7 @@ class CudaDevice(Device):
     @property
     def context(self) -> int: ...
 
-    def register_host(self, array: Annotated[NDArray[numpy.uint8], dict(shape=(None,))]) -> Resource: ...
-
     def reach(self, other: CudaDevice) -> None: ...
-
-    def has_atomics_to(self, device: int) -> bool: ...
-
-    def device_with(self, uuid: bytes) -> int | None: ...
 
     def place_of(self, address: int) -> int | None: ...
 
@@ -471,21 +460,6 @@ class CudaDevice(Device):
         """
         The addresses of the devices' parts, of all of them behind the switch, and what keeps them.
         """
-
-    def allocate_shared(self, size_bytes: int) -> Resource: ...
-
-    def offset_of(self, address: int) -> int: ...
-
-    def descriptor(self, address: int) -> int | None:
-        """
-        A file descriptor of mapped memory for other processes, which the caller closes; None for other memory.
-        """
-
-    def share(self, address: int) -> bytes: ...
-
-    def attach_descriptor(self, descriptor: int, size_bytes: int) -> Resource: ...
-
-    def attach(self, handle: bytes) -> Resource: ...
 
     def load(self, code: bytes) -> int: ...
 
@@ -537,8 +511,6 @@ class PlanTables:
 class DevicePlan:
     """A plan on a device of this process."""
 
-    def __init__(self, tables: PlanTables, device: Device, launches: Sequence[Sequence[int]], segments: Sequence[int], abort: int, timeout_ns: int) -> None: ...
-
     @property
     def blocks(self) -> int:
         """The number of blocks that run at once."""
@@ -564,6 +536,16 @@ class MemoryIndex:
 
     def add_scratch(self, rank: int, address: int, size_bytes: int, all_read: bool) -> None:
         """Those that all ranks read are larger than those before."""
+
+    def number(self, rank: int, address: int, size_bytes: int) -> int:
+        """
+        By which peers read a rank's memory; 0: none does, 1: those of this process.
+        """
+
+    def free(self) -> None:
+        """
+        Frees its own memory, also if calls are still there, which can't be started afterwards.
+        """
 
 class PlanCall:
     """A call of a plan, which can be started many times."""
@@ -620,6 +602,11 @@ class DeviceCalls:
         Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any rank. count: elements of a block. input, output: addresses, or 0. recorded: whether the next call has to wait for this one. factor: the bits of a number, or the address of one, by which inputs are multiplied. keeps: what must live until the kernel has ended. R503, R506.
         """
 
+    def start_usual(self, kind: Kind, data: object | None, out: object | None, op: int, root: int, stream: int, keeps: bool) -> StartOutcome | None:
+        """
+        Starts a call of arrays as callers usually give them; None, and nothing is started, if they need a closer look. keeps: whether they live until the kernel has ended. Otherwise as `start`.
+        """
+
 class View:
     """
     A caller's array on a device: the address of its first element, and the number of its elements.
@@ -651,30 +638,20 @@ def view(array: object | None, device: Device, what: str) -> View:
     A view of an array on a device. what: its name in messages. K504, K519, R504.
     """
 
-class PlanArrays:
-    """The arrays that calls of a plan take of the ranks of this process."""
+class CallArrays:
+    """The arrays of a call, or of none: those that the calls of a plan take."""
 
-    def __init__(self, ranks: Sequence[tuple[Device, Sequence[tuple[str, int]]]]) -> None:
+    def __init__(self, rows: Sequence[tuple[Device, str, int, bool]]) -> None:
         """
-        ranks: of each its device, and of its input and output, or its data, the name in messages and the number of blocks.
-        """
-
-class GivenArrays:
-    """The arrays of a call, in the order of the ranks."""
-
-    def __init__(self, plan: PlanArrays, sides: Sequence[Sequence[object]]) -> None:
-        """
-        sides: the inputs, and the outputs, of the ranks; None where there is none. K504, K519, R504.
+        rows: two of each rank, its input or data, and its output: of each the device, the name in messages, the number of the collective's blocks in it, and whether calls write it.
         """
 
-    def types(self, is_known: bool) -> list[tuple[str, str]]:
-        """
-        The first array of each type, of those with elements; if none has any, and nothing else tells the type, the first of all.
-        """
+    def given(self, arrays: Sequence[object]) -> CallArrays:
+        """With the arrays of a call, or None. K504, K519, R504."""
 
-    def parts(self) -> list[tuple[str, int | None, int]]:
+    def kinds(self) -> list[tuple[str, tuple[int | None, int, str]]]:
         """
-        Name, elements and blocks: the first array of each number of elements and blocks.
+        The first array of each kind: its name, and elements (None: no array), blocks, type.
         """
 
     def check(self, dtype: str) -> None:
@@ -682,14 +659,12 @@ class GivenArrays:
         K519 for misaligned arrays, and read-only ones that the call writes; R503 for arrays that share memory with one that it writes.
         """
 
-    def pieces(self) -> list[list[tuple[int, int]]]:
-        """
-        Of each rank, address and bytes of its input (data) and its output; zeros for none.
-        """
+    def pieces(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """Of each rank, address and bytes of both; zeros for none."""
 
 class Barrier:
     """
-    How far each process of a communicator has come, in memory that the processes share. Any thread may call it.
+    How far each process of a communicator has come, in memory that the processes share.
     """
 
     def __init__(self, memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,))], ranks: int, own: Sequence[int], patience_s: float) -> None:
@@ -700,26 +675,102 @@ class Barrier:
     @staticmethod
     def bytes(ranks: int) -> int: ...
 
+class Processes:
+    """
+    The processes of a communicator's ranks. All call the same functions in the same order. Errors: those that other processes told; K514 if one has ended or the exchange is invalid, R503 for a rank in two processes.
+    """
+
+    def __init__(self, ranks: int, exchange: Callable[[bytes], Sequence[bytes]] | None) -> None:
+        """
+        exchange: an all-gather of bytes among the processes; None if all ranks are in this one.
+        """
+
     @property
-    def is_given_up(self) -> bool:
-        """Whether a process has given up a call or a meeting."""
+    def is_one(self) -> bool:
+        """Whether all ranks are in this process."""
+
+    def gather(self, own: Mapping[int, bytes]) -> list[bytes]:
+        """Gathers bytes for each rank; own: of this process's ranks."""
+
+    def meet(self) -> None:
+        """Waits until all processes call this."""
+
+    def tell(self, refusal: bytes) -> None:
+        """Instead of an exchange: the others raise this refusal there."""
+
+class MemoryExchange:
+    """Memory for every rank, which the devices of all processes reach."""
+
+    def __init__(self, processes: Processes, devices: dict[int, Device], has_lines: bool) -> None:
+        """
+        devices: of the ranks of this process. has_lines: whether kernels write lines of LL128.
+        """
+
+    def allocate(self, sizes_bytes: Sequence[int]) -> tuple[dict[int, Resource], list[list[int]]]:
+        """
+        Allocates so many bytes for each rank; all processes call this together. Returns the memory of this process's ranks, and for each rank the addresses of all ranks' memory on its device. R503 if the processes' sizes differ, K523 if lines don't arrive whole.
+        """
+
+    def allocate_host(self, size_bytes: int) -> Resource:
+        """
+        Zeroed memory of the host that the devices of all processes can access; all processes call this together.
+        """
+
+class Links:
+    """
+    What persists between the calls of a communicator, for this process: the ranks' mailboxes, and the plans on each device. Freed, its memory lasts until no call is under way.
+    """
+
+    def __init__(self, memory: MemoryExchange, barrier: Barrier, order: CallOrder, abort: int, mailboxes: Sequence[int], tables: Sequence[PlanTables], places: Sequence[tuple[Device, Sequence[Sequence[int]], Sequence[int]]], timeout_ns: int) -> None:
+        """
+        All processes call this together. abort: the address of the barrier's memory. mailboxes: the bytes of each rank's. places: each device, the ranks of its launches, and the bases of the segments behind the mailboxes'.
+        """
+
+    @property
+    def mailboxes(self) -> dict[int, int]:
+        """The addresses of this process's ranks' mailboxes."""
+
+    @property
+    def plans(self) -> list[list[DevicePlan]]:
+        """Each plan on each device."""
+
+    def keep(self, memory: object) -> None:
+        """Keeps an object until the other memory is freed."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def check_open(self) -> None:
+        """R508 if they are closed."""
+
+    def check(self) -> bool:
+        """
+        R508 if they are closed or a call has failed. False if one was given up: then the caller ends the calls, and says why one has failed.
+        """
+
+    def end(self) -> None:
+        """
+        Waits until all blocks have reported; this process comes to no further meeting.
+        """
+
+    def fail(self, why: str) -> None: ...
 
     def refuse(self) -> None:
         """Raises K508 for a call of which this process has no report."""
 
-    def meet(self) -> None:
+    def give_up(self) -> None:
         """
-        Waits until all processes have come here as often as this one. If one can't come any more: K508 if a call was given up, K514 otherwise. K514 if one doesn't come in time; then all give up, as after a failed call.
+        Ends all calls that are under way, in all processes; any thread may call it.
         """
 
     def leave(self) -> None:
         """
-        Says that no kernel of this process runs or will run, and that it comes no more.
+        Comes to no further meeting: processes that wait for this one fail, but for those that close.
         """
 
-    def wait_for_others(self) -> None:
+    def close(self, meet: bool) -> None:
         """
-        Waits until all processes have left or one has given up; K514 if one does neither in time.
+        Waits for calls, and, if it meets others, until all processes have left; then frees the memory. K514, after that, if one doesn't in time. A second call does nothing.
         """
 
 class CallKey:

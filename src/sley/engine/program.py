@@ -21,7 +21,7 @@ from sley.errors.verifier import V201
 from sley.ir.collective import Collective
 from sley.ir.connections import Connections, Messages, connection_faults
 from sley.ir.cut import Homes, longest_chunk
-from sley.ir.faults import diagnostics, faults
+from sley.ir.faults import check_tables, diagnostics
 from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, distinct, ordered_by, spans
@@ -177,9 +177,7 @@ def load(plan: Plan, slots: int | None, slot_bytes: int, pulls: Pulls | None = N
     pulls: the messages of the plan without groups that receivers may read in the sender's memory,
         if they can access it (docs/machine.md, protocol Direct); by default every message is copied
         into the memory of its connection."""
-    found = faults(plan)
-    if found:
-        raise SleyError(diagnostics(V201, plan, found))
+    check_tables(plan)
     plan = without_groups(plan)
     messages = _messages(plan)
     if slots is not None and slots < plan.slots:

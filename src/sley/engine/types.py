@@ -88,6 +88,10 @@ def data_type(name: str) -> DataType:
     return DATA_TYPES[name]
 
 
+USUAL_TYPES = ("float32", "float16", "bfloat16")
+"""The types for which kernels are made ready, unless the user names others."""
+
+
 def reduction(op: ReduceOp | str | int) -> ReduceOp:
     """The ReduceOp that `op` is, or names in upper or lower case; R504 if there is none."""
     if isinstance(op, ReduceOp):

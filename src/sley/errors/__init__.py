@@ -35,6 +35,17 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
+def span_texts(numbers: Iterable[int]) -> list[str]:
+    """Ascending numbers in words: "3", and "0-2" for some that follow one another."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return [str(a) if a == b else f"{a}-{b}" for a, b in spans]
+
+
 def reason_of(error: Exception) -> str:
     """Why the system refused: its words, without its number and without the path, which the
     diagnostic names as its place; for other exceptions, their text."""

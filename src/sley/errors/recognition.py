@@ -196,7 +196,8 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
     if not text:
         return EMPTY
     if text.startswith("<"):
-        return _kind_of_xml(text)
+        found = _FIRST_ELEMENT.match(text)
+        return _XML_ROOTS.get(found[1], XML) if found else XML
     if text.startswith("{"):
         return _kind_of_json(text) or JSON
     if _AMD_JSON.match(text):
@@ -225,12 +226,6 @@ _FIRST_ELEMENT = re.compile(
     r"(?:\s++|<!--.*?-->|<\?.*?\?>|<!DOCTYPE topology SYSTEM.*?>)*+<([A-Za-z_][\w.:-]{0,100})",
     re.DOTALL,
 )
-
-
-def _kind_of_xml(text: str) -> Kind:
-    """The kind of a text that begins with <, by its first element."""
-    found = _FIRST_ELEMENT.match(text)
-    return _XML_ROOTS.get(found[1], XML) if found else XML
 
 
 _JSON_KINDS = (

@@ -1,6 +1,6 @@
 """Rules of the runtime: errors of runs on processes of this machine (R5xx)."""
 
-from sley.errors import Rule
+from sley.errors import Rule, SleyError
 
 R501 = Rule(
     "R501 rank-died",
@@ -107,3 +107,9 @@ R514 = Rule(
     "iterations, slots and slot_bytes at least 1, all of them integers up to 2**62; timeout_s is "
     "above 0, up to a year.",
 )
+
+
+def missing_extra(what: str, extra: str, error: ImportError) -> SleyError:
+    """R512 for a package that one of sley's extras has."""
+    remedy = f'Install the extra: pip install "sley[{extra}]".'
+    return R512.error(expected=what, found=str(error), remedy=remedy)

@@ -2,10 +2,9 @@
 
 What a runtime reads is a folder with a `RuntimeFormat` (`format`), and an entry in `FORMATS` by the
 suffix of its files: `msccl_xml` and `mscclpp`. `files` has the other formats, loads, saves and
-verifies files of all: `chakra` (execution traces) and `kernel_files` are only written. `problems`
-collects the problems of a file or plan; `rewriting` replaces instructions that a target doesn't
-run. `program_source` writes programs as Python.
-`plan_file` is sley's own format.
+verifies files of all: `chakra` (execution traces) and `kernel_files` are only written.
+`rewriting` replaces instructions that a target doesn't run. `program_source` writes programs as
+Python. `plan_file` is sley's own format.
 """
 
 from __future__ import annotations

@@ -25,12 +25,7 @@ from sley.verification import Proof, verify
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         f.suffix: f
-        for f in (
-            plan_file.FORMAT,
-            *formats.FORMATS.values(),
-            *kernel_files.FORMATS,
-            chakra.FORMAT,
-        )
+        for f in (plan_file.FORMAT, *formats.FORMATS.values(), *kernel_files.FORMATS, chakra.FORMAT)
     }
 )
 """The formats of plans, by the suffix of a file's name."""
@@ -46,11 +41,7 @@ def load(path: str | os.PathLike[str], **settings: Any) -> Plan | OneSidedPlan:
 
 @without_inner_frames
 def save(
-    plan: Plan,
-    path: str | os.PathLike[str],
-    *,
-    target: str | Target | None = None,
-    **settings: Any,
+    plan: Plan, path: str | os.PathLike[str], *, target: str | Target | None = None, **settings: Any
 ) -> None:
     """Writes a plan to sley's own file, which `load` reads as an equal plan; or proves it, and
     writes it as MSCCL XML, as an execution plan of MSCCL++, as kernels, or as Chakra traces: what a
@@ -78,11 +69,7 @@ def save(
 
 
 def render(
-    plan: Plan,
-    path: str | os.PathLike[str],
-    *,
-    target: str | Target | None = None,
-    **settings: Any,
+    plan: Plan, path: str | os.PathLike[str], *, target: str | Target | None = None, **settings: Any
 ) -> dict[Path, Content]:
     """The content of the files that `save` writes for `path`, proven in the same way. Errors: those
     of `save`, except F461."""

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors.verifier import V201
+from sley.ir.groups import cut_up, spare_chunks
 from sley.ir.plan import Instructions, Plan
 from sley.ir.tables import NONE, BoolArray, ByteArray, Edges, LongArray, offsets_of
 from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, Buffer, Op
@@ -169,21 +170,13 @@ def unfuse(plan: Plan, operations: frozenset[Op]) -> Plan:
     for mask, pieces in recipes:
         parts[mask] = len(pieces)
         needs_spare |= mask & any("spare" in piece for piece in pieces)
-    spare, scratch = _spare_chunks(plan, needs_spare)
+    spare, scratch = spare_chunks(plan, needs_spare)
     start = offsets_of(parts)
     columns = {name: np.repeat(getattr(t, name), parts) for name in t.column_names()}
     for mask, pieces in recipes:
         for position, piece in enumerate(pieces):
             _put(columns, start[:-1][mask] + position, piece, plan, mask, spare)
-    return replace(
-        plan,
-        instructions=Instructions(**columns),
-        block_offset=start[plan.block_offset],
-        waits=Edges.from_pairs(
-            int(start[-1]), start[plan.waits.source], start[plan.waits.target + 1] - 1
-        ),
-        scratch_chunks=scratch.astype(np.int32),
-    )
+    return cut_up(plan, start, columns, scratch)
 
 
 def _overlaps(plan: Plan, fused: BoolArray) -> ByteArray:
@@ -223,16 +216,6 @@ def _shared_copies(plan: Plan) -> BoolArray:
     # The copy itself writes each of its cells once.
     found[own] = (accesses > t.count[own]) | (writes > 0)
     return found
-
-
-def _spare_chunks(plan: Plan, needs: BoolArray) -> tuple[LongArray, LongArray]:
-    """The first spare chunk of each block, and the ranks' sizes of scratch with these chunks."""
-    width = np.zeros(len(plan.block_rank), np.int64)
-    np.maximum.at(width, plan.block[needs], plan.instructions.count[needs])
-    ends = offsets_of(width)
-    before_rank = ends[plan.rank_block[:-1]]
-    first = plan.scratch_chunks[plan.block_rank] + ends[:-1] - before_rank[plan.block_rank]
-    return first, plan.scratch_chunks + ends[plan.rank_block[1:]] - before_rank
 
 
 def _put(

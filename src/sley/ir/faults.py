@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sley.errors import Diagnostic, Rule, counted
+from sley.errors import Diagnostic, Rule, SleyError, counted
+from sley.errors.verifier import V201
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, LongArray
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op, is_integer
@@ -35,6 +36,12 @@ def faults(plan: Plan) -> list[Fault]:
     First the tables as wholes; only if these fit together, the rows.
     """
     return _table_faults(plan) or [*_row_faults(plan), *_wait_faults(plan)]
+
+
+def check_tables(plan: Plan) -> None:
+    """Refuses a plan whose tables contradict one another. Errors: V201."""
+    if found := faults(plan):
+        raise SleyError(diagnostics(V201, plan, found))
 
 
 def diagnostics(rule: Rule, plan: Plan, found: list[Fault]) -> list[Diagnostic]:

@@ -14,16 +14,18 @@ groups, so the replacement still runs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sley.ir.connections import Messages
 from sley.ir.graph import levels
 from sley.ir.happens_before import HappensBefore, hazards
 from sley.ir.plan import Instructions, Plan
-from sley.ir.tables import NONE, Edges, LongArray, offsets_of, spans
+from sley.ir.tables import NONE, BoolArray, Edges, LongArray, offsets_of, spans
 from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op
 
 _Row = dict[str, Any]
@@ -42,28 +44,20 @@ def in_pieces(plan: Plan) -> tuple[Plan, LongArray]:
     """`without_groups`, and int64 (instructions + 1,): the first piece of each instruction."""
     if not len(plan.groups):
         return plan, np.arange(len(plan.instructions) + 1)
-    grouped = plan.grouped
-    spare, scratch = _spare(plan, grouped)
+    grouped, t = plan.grouped, plan.instructions
+    combines = grouped[t.op[grouped] == Op.RECV_REDUCE_SEND]
+    spare, scratch = spare_chunks(plan, combines)
     # Row by row: a piece depends on its place among those of its instruction.
     pieces = {row: _pieces(plan, row, int(spare[plan.block[row]])) for row in grouped.tolist()}
     parts = np.ones(len(plan.instructions), np.int64)
     parts[grouped] = [len(pieces[row]) for row in grouped.tolist()]
     start = offsets_of(parts)
-    t = plan.instructions
     columns = {name: np.repeat(getattr(t, name), parts) for name in t.column_names()}
     for row, rows in pieces.items():
         for k, piece in enumerate(rows):
             for name, value in piece.items():
                 columns[name][start[row] + k] = value
-    waits = plan.waits
-    found = replace(
-        plan,
-        instructions=Instructions(**columns),
-        block_offset=start[plan.block_offset],
-        waits=Edges.from_pairs(int(start[-1]), start[waits.source], start[waits.target + 1] - 1),
-        scratch_chunks=scratch.astype(np.int32),
-        groups=Edges.empty(0),
-    )
+    found = cut_up(replace(plan, groups=Edges.empty(0)), start, columns, scratch)
     return _with_waits(plan, found, parts), start
 
 
@@ -105,12 +99,30 @@ def _with_waits(plan: Plan, found: Plan, parts: LongArray) -> Plan:
     return replace(found, waits=Edges.from_pairs(len(origin), source, target))
 
 
-def _spare(plan: Plan, grouped: LongArray) -> tuple[LongArray, LongArray]:
-    """The first spare chunk of each block, and the ranks' sizes of scratch with these chunks."""
-    t = plan.instructions
-    needs = grouped[t.op[grouped] == Op.RECV_REDUCE_SEND]
+def cut_up(
+    plan: Plan, start: LongArray, columns: Mapping[str, NDArray[Any]], scratch: LongArray
+) -> Plan:
+    """The plan with pieces instead of its instructions: a wait is one of the first piece, for the
+    last one.
+
+    start: int64 (instructions + 1,), the first piece of each. columns: of the pieces. scratch: the
+    ranks' sizes of scratch.
+    """
+    waits = plan.waits
+    return replace(
+        plan,
+        instructions=Instructions(**columns),
+        block_offset=start[plan.block_offset],
+        waits=Edges.from_pairs(int(start[-1]), start[waits.source], start[waits.target + 1] - 1),
+        scratch_chunks=scratch.astype(np.int32),
+    )
+
+
+def spare_chunks(plan: Plan, needs: LongArray | BoolArray) -> tuple[LongArray, LongArray]:
+    """The first spare chunk of each block, with room for any of the instructions `needs` of the
+    block, and the ranks' sizes of scratch with these chunks."""
     width = np.zeros(len(plan.block_rank), np.int64)
-    np.maximum.at(width, plan.block[needs], t.count[needs])
+    np.maximum.at(width, plan.block[needs], plan.instructions.count[needs])
     ends = offsets_of(width)
     before_rank = ends[plan.rank_block[:-1]]
     first = plan.scratch_chunks[plan.block_rank] + ends[:-1] - before_rank[plan.block_rank]

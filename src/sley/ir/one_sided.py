@@ -18,14 +18,7 @@ from sley.errors import Place, counted
 from sley.ir.collective import Collective, Layout
 from sley.ir.plan import BlockPlan
 from sley.ir.sources import Sources
-from sley.ir.tables import (
-    BoolArray,
-    ByteArray,
-    IntArray,
-    LongArray,
-    Table,
-    frozen_array,
-)
+from sley.ir.tables import BoolArray, ByteArray, IntArray, LongArray, Table, frozen_array
 from sley.ir.words import Buffer, Protocol
 
 

@@ -18,6 +18,7 @@ from sley.ir.tables import (
     LongArray,
     Table,
     Value,
+    by_key,
     frozen_array,
 )
 from sley.ir.topology import Topology
@@ -102,10 +103,8 @@ class Transfers(Table):
 
     def group_rows(self) -> dict[int, list[int]]:
         """The transfers of each group, ascending, by their leader."""
-        found: dict[int, list[int]] = {}
-        for row in np.flatnonzero(self.group != NONE).tolist():
-            found.setdefault(int(self.leader[row]), []).append(row)
-        return found
+        rows = np.flatnonzero(self.group != NONE)
+        return by_key(zip(self.leader[rows].tolist(), rows.tolist(), strict=True))
 
     def _of_groups(self, kind: TransferKind) -> tuple[LongArray, IntArray]:
         rows = np.flatnonzero((self.group != NONE) & (self.kind == kind))

@@ -8,17 +8,14 @@ import numpy as np
 
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.graph import strong_components
-from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, by_key
 
 
 def card_groups(vertices: Vertices, links: TopologyLinks) -> dict[tuple[int, ...], list[int]]:
     """The ranks with the same nearest cards of their node, by these cards' vertices."""
     graph = _Graph(vertices, links)
     near = cache(graph.cards_near)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(vertices.ranks):
-        groups.setdefault(near(graph.beside(rank)), []).append(rank)
-    return groups
+    return by_key((near(graph.beside(rank)), rank) for rank in range(vertices.ranks))
 
 
 def nearest_cards(vertices: Vertices, links: TopologyLinks) -> LongArray:

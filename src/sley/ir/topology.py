@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sley.errors import counted
-from sley.errors.compiler import C308
+from sley.errors.compiler import C305, C308
 from sley.errors.topology import T601, T602, T603
 from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
@@ -170,6 +170,12 @@ class Topology(Value):
     @cached_property
     def _routes(self) -> Routes:
         return Routes(self.vertices, self.links, self._card)
+
+    def check_ranks(self, ranks: int) -> None:
+        """Refuses a topology with fewer ranks. Errors: C305."""
+        if self.ranks < ranks:
+            found = f"{self.name}: {self.ranks} ranks"
+            raise C305.error(expected=f"at least {ranks} ranks", found=found)
 
     def paths(self, src: ArrayLike, dst: ArrayLike) -> Edges:
         """For each pair of ranks (source, destination), the links that a transfer between them

@@ -29,15 +29,7 @@ from sley.ir.collective import Collective
 from sley.ir.collectives import standard
 from sley.ir.program import Program, Transfers
 from sley.ir.sources import Sources
-from sley.ir.tables import (
-    NONE,
-    ByteArray,
-    IntArray,
-    LongArray,
-    Table,
-    offsets_of,
-    ordered_by,
-)
+from sley.ir.tables import NONE, ByteArray, IntArray, LongArray, Table, offsets_of, ordered_by
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, Buffer, Protocol, TransferKind
 from sley.lang.recorder import Recorder, broadcast, caller_place, check_span, refuse
@@ -327,10 +319,5 @@ def _transfers(
     }
     joined = {name: np.concatenate(pair, dtype="int32") for name, pair in columns.items()}
     return Transfers(
-        **joined,
-        count=ones,
-        lane=ones - 1,
-        send_block=-ones,
-        recv_block=-ones,
-        group=-ones,
+        **joined, count=ones, lane=ones - 1, send_block=-ones, recv_block=-ones, group=-ones
     )

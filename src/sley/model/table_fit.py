@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.runtime import R512
+from sley.errors.runtime import missing_extra
 from sley.errors.simulation import S712, S713
 from sley.ir.cost_model import ByProtocol
 from sley.ir.sizes import size_text
@@ -294,9 +294,7 @@ def fit(
     try:
         from scipy.optimize import least_squares
     except ImportError as error:
-        raise R512.error(
-            expected="SciPy", found=str(error), remedy='Install the extra: pip install "sley[fit]".'
-        ) from error
+        raise missing_extra("SciPy", "fit", error) from error
 
     sizes = sorted(point.size_bytes for point in used)
     can_tell = {

@@ -5,7 +5,6 @@ and their rates; and sums of executions over intervals of time.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from sley.errors import Place
 from sley.ir.fabric import VertexKind
 from sley.ir.plan import Plan
-from sley.ir.tables import BoolArray, FloatArray, LongArray
+from sley.ir.tables import BoolArray, FloatArray, LongArray, by_key
 from sley.ir.words import Op
 from sley.model.simulation.result import Cause, Simulation, TileExecutions
 from sley.report.pictures.plans import block_peers
@@ -164,13 +163,10 @@ def alike_ranks(simulation: Simulation) -> list[LongArray]:
     times = np.column_stack([c[np.lexsort((c, work, rank))] for c in columns])
     works = work[np.lexsort((work, rank))]
     critical = np.bincount(plan.rank[s.critical.instruction], minlength=plan.ranks)
-    same: dict[bytes, list[int]] = defaultdict(list)
-    for one in np.unique(rank).tolist():
-        same[works[plan.rank_block[one] : plan.rank_block[one + 1]].tobytes()].append(one)
+    span = {r: slice(plan.rank_block[r], plan.rank_block[r + 1]) for r in np.unique(rank).tolist()}
     groups = []
-    for ranks in same.values():
-        spans = (slice(plan.rank_block[one], plan.rank_block[one + 1]) for one in ranks)
-        rows = np.stack([times[span].ravel() for span in spans])
+    for ranks in by_key((works[own].tobytes(), one) for one, own in span.items()).values():
+        rows = np.stack([times[span[one]].ravel() for one in ranks])
         groups += [np.array(ranks)[own] for own in _near(rows, TOLERANCE * s.time_us)]
     groups.sort(key=lambda group: int(group[0]))
     return [_led_by(group, int(critical[group].argmax())) for group in groups]

@@ -15,12 +15,7 @@ from sley.ir.words import Op
 from sley.model.simulation.result import Simulation, TileExecutions
 from sley.report.analysis import MOST_EXECUTIONS, block_bins, op_name
 from sley.report.pictures.canvas import METADATA, check_suffix, drawing_settings
-from sley.report.simulation import (
-    PART_WORDS,
-    bytes_text,
-    require_simulations,
-    simulation_names,
-)
+from sley.report.simulation import PART_WORDS, bytes_text, require_simulations, simulation_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -247,9 +247,7 @@ class Import:
             source = source if capped else f"as those of {like.name}"
             self.assume(f"{_rates_of(node, cards)}, {source}")
         else:
-            self.assume(
-                f"{_rates_of(node, cards)}, by their PCIe slots, as the file has no speeds",
-            )
+            self.assume(f"{_rates_of(node, cards)}, by their PCIe slots, as the file has no speeds")
         if len(bundled(node).cards) < len(node.cards):
             self.assume("several cards next to a GPU are one with the sum of their rates")
 
@@ -260,7 +258,7 @@ class Import:
         if self.generation is None:
             self.assume(
                 "GPUs compute at an A100's rates, as the file doesn't say which they are; name the "
-                "machine with FILE,like=MACHINE",
+                "machine with FILE,like=MACHINE"
             )
             model = CostModel()
         else:
@@ -269,7 +267,7 @@ class Import:
             self.assume(
                 f"GPUs of the generation of {self.generation.gpu} compute at the rates of "
                 f"{machine.name}: {model.nvlink_block_GBps:g} GB/s a thread block, "
-                f"{model.memory_GBps:g} GB/s from memory",
+                f"{model.memory_GBps:g} GB/s from memory"
             )
         if not self.processor:
             return model

@@ -19,6 +19,7 @@ from sley.errors import SleyError
 from sley.errors.text_files import json_of
 from sley.errors.topology import T605, T607, T608
 from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import by_key
 from sley.topologies.assumptions import (
     PCIE_4,
     PROCESSORS,
@@ -174,10 +175,7 @@ def _merge(groups: list[list[int]], pairs: list[_Pair]) -> list[list[int]]:
         first, second = sorted((name[a], name[b]))
         if first != second:
             name = {member: first if n == second else n for member, n in name.items()}
-    merged: dict[int, list[int]] = {}
-    for member in sorted(name):
-        merged.setdefault(name[member], []).append(member)
-    return list(merged.values())
+    return list(by_key((name[member], member) for member in sorted(name)).values())
 
 
 _TITLES = re.compile(

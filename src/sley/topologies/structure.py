@@ -25,7 +25,7 @@ import numpy as np
 
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.graph import maximum_flow
-from sley.ir.tables import LongArray, frozen_array, inverse
+from sley.ir.tables import LongArray, by_key, frozen_array, inverse
 from sley.ir.topology import Topology
 
 LinkClass = tuple[LinkKind, str, float, float, float, int]
@@ -37,10 +37,8 @@ _WORDS = {LinkKind.NVLINK: "NV", LinkKind.PCIE: "PCI", LinkKind.NETWORK: "NET"}
 
 def alike_nodes(topology: Topology) -> list[list[int]]:
     """The nodes in groups whose insides are equal."""
-    groups: dict[bytes, list[int]] = {}
-    for node, inside in enumerate(_insides(topology)):
-        groups.setdefault(inside, []).append(node)
-    return list(groups.values())
+    insides = enumerate(_insides(topology))
+    return list(by_key((inside, node) for node, inside in insides).values())
 
 
 def path_matrix(topology: Topology, node: int) -> list[list[str]]:

@@ -155,9 +155,7 @@ class CallRunner:
         try:
             if not opts.asyncOp and timeout_s is None:
                 self.endpoint.submit(call)
-                for memory in memories:
-                    if memory.unpack is not None:
-                        memory.unpack()
+                _unpack(memories)
                 _end(event)
                 return _finished_work(outputs)
             work = self.endpoint.submit(call, async_op=True)

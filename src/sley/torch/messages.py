@@ -117,12 +117,7 @@ class Messages:
 
 
 def _start(
-    endpoint: Endpoint,
-    name: str,
-    memory: Memory,
-    peer: int | None,
-    tag: int,
-    element: Element,
+    endpoint: Endpoint, name: str, memory: Memory, peer: int | None, tag: int, element: Element
 ) -> Work:
     if not 0 <= tag < 2**63:
         raise unfit(name, "a tag from 0 to 2**63 - 1", f"tag {tag}")

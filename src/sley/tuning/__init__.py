@@ -5,11 +5,11 @@ Arms are the choices for a collective; a back end measures their times: `Live` o
 to measure (`Thompson`, or a `Recurrent` policy that `train` has trained in the environment
 `Tuning`), and gives the rows of a policy. All but arms and sweeps need the extra `tune`.
 
-Files: arms, tally (what was measured of them), sweeps (the times of all arms, and the oracle),
-arrays (files of sweeps and checkpoints), noise, backends, live, agents, gate (keeps agents from
-regressions), training, pictures; of the recurrent agent environment, levels (a decision in three
-steps), state (what is observed), reward and exploration. NCCL's own choice, the baseline, is in
-`sley.model.nccl`. policy: what a tuner has learned.
+Files: arms, sweeps (the times of all arms, and the oracle), arrays (files of sweeps and
+checkpoints), backends (also their noise, and the tally of their times), live, agents, gate (keeps
+agents from regressions), training, pictures; of the recurrent agent environment, levels (a decision
+in three steps), state (what is observed), reward and exploration. NCCL's own choice, the baseline,
+is in `sley.model.nccl`. policy: what a tuner has learned.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from sley.tuning.agents.recurrent import Recurrent as Recurrent
     from sley.tuning.agents.recurrent import train as train
     from sley.tuning.arms import Arms as Arms
+    from sley.tuning.backends import Noise as Noise
     from sley.tuning.backends import Simulated as Simulated
     from sley.tuning.environment import Tuning as Tuning
     from sley.tuning.live import Live as Live
-    from sley.tuning.noise import Noise as Noise
     from sley.tuning.state import Site as Site
     from sley.tuning.sweeps import ArmTimes as ArmTimes
     from sley.tuning.sweeps import sweep as sweep
@@ -38,10 +38,9 @@ _HOMES = {
     "agents.contextual": "Thompson",
     "agents.recurrent": "Recurrent train",
     "arms": "Arms",
-    "backends": "Simulated",
+    "backends": "Noise Simulated",
     "environment": "Tuning",
     "live": "Live",
-    "noise": "Noise",
     "state": "Site",
     "sweeps": "ArmTimes sweep",
     "training": "Training",
@@ -59,10 +58,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     except ImportError as error:
-        from sley.errors.runtime import R512
+        from sley.errors.runtime import missing_extra
 
-        raise R512.error(
-            expected="the packages of sley[tune]",
-            found=str(error),
-            remedy='Install the extra: pip install "sley[tune]".',
-        ) from error
+        raise missing_extra("the packages of sley[tune]", "tune", error) from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from sley.ir.sizes import SizeRange
-from sley.tuning.noise import SHARED
+from sley.tuning.backends import SHARED
 from sley.tuning.policy import Machine
 
 SAMPLES = 50
@@ -46,17 +46,12 @@ _REGIMES = (
 
 
 def exploration(
-    collective: str,
-    machine: Machine,
-    size_bytes: int,
-    *,
-    samples: int = 0,
-    is_shared: bool = False,
+    collective: str, machine: Machine, size_bytes: int, *, samples: int = 0, is_shared: bool = False
 ) -> float:
     """The share of calls that explore, 0 to 1.
 
     samples: measurements of this size so far; from SAMPLES on the share falls in proportion to
-    their inverse. is_shared: the network is shared with others; then sizes of `noise.SHARED` are
+    their inverse. is_shared: the network is shared with others; then sizes of `backends.SHARED` are
     explored most, since their times vary most.
     """
     shares = [

@@ -16,11 +16,9 @@ from sley.ir.tables import NONE, FloatArray
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS
 from sley.tuning.arms import COLLECTIVES
-from sley.tuning.backends import Backend
+from sley.tuning.backends import SHARED, Backend, Tally
 from sley.tuning.exploration import exploration
 from sley.tuning.levels import Levels, Vocabulary
-from sley.tuning.noise import SHARED
-from sley.tuning.tally import Tally
 
 WINDOW = 8
 """The number of recent calls that a state contains."""
@@ -151,7 +149,7 @@ class CallWindow:
 class Variance:
     """Detects a shared network by how much the times of equal calls differ.
 
-    Only sizes of `noise.SHARED` count: smaller calls rarely meet congestion, larger ones average
+    Only sizes of `backends.SHARED` count: smaller calls rarely meet congestion, larger ones average
     it. Each time is compared with the one before of the same size and arm, and the largest eighth
     of the differences is left out, so that a change of the cluster is no variance.
     """

@@ -2,8 +2,8 @@
 
 It reads only the plan, never the program or the compiler's intermediate results.
 
-verifier.py       the checks of a plan, in order: structure, hangs (with meetings for plans in
-                  instruction order, and reach), races, result (with values, as fingerprints)
+verifier.py       the checks of a plan, in order: its structure, hangs, races, result (with values,
+                  as fingerprints, and reach)
 one_sided/        the checks of a one-sided plan, by an abstract run of its calls
 direct/           which messages receivers may pull from their senders' memory
 scales.py         where inputs can be multiplied by a factor each once

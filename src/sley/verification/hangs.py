@@ -1,4 +1,4 @@
-"""Hangs: one abstract run, as a graph of waiting."""
+"""Hangs: one abstract run, as a graph of waiting; meetings, for plans in instruction order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from sley.ir.connections import Messages
 from sley.ir.graph import find_cycle, levels
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
-from sley.ir.tables import NONE, Edges, IntArray, LongArray, offsets_of, spans
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, offsets_of, spans
 from sley.ir.words import LoopOrder
-from sley.verification.meetings import check_meetings
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def run_abstractly(
     per_chunk: whether a message of several chunks takes a slot for each of them. The network of
     blocks and FIFOs is determinate, so a run ends if and only if the graph of waiting has no
     cycle. In tile order one tile decides, since after it every FIFO is empty again; in instruction
-    order `meetings` decides about the tiles that pile up.
+    order `check_meetings` decides about the tiles that pile up.
     holds: CSR, instruction -> sends whose messages must have been read before it starts, for the
         same tile: additional waiting in plans with direct messages (docs/machine.md). Holds change
         no meeting: an instruction that overwrites a message is ordered after its send, and so needs
@@ -129,11 +128,7 @@ def wait_pairs(
     after = np.flatnonzero(same_block).astype(np.int32)
     put = events.all_of(messages.send).astype(np.int32)
     taken = events.all_of(messages.receive).astype(np.int32)
-    pairs = [
-        (after - 1, after),
-        (last[plan.waits.target], first[plan.waits.source]),
-        (put, taken),
-    ]
+    pairs = [(after - 1, after), (last[plan.waits.target], first[plan.waits.source]), (put, taken)]
     connection = np.repeat(messages.connection, events.parts[messages.send])
     # Messages are sorted by connection: `slots` places on, on the same one, is the message that
     # reuses the slot.
@@ -237,3 +232,98 @@ def _reason(plan: Plan, messages: Messages, holds: Edges | None, here: int, ther
     if holds is not None and there in messages.receive[np.isin(messages.send, holds[here])]:
         return "overwrites chunks that must first be read by"
     return "waits for a free slot, which needs"
+
+
+def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
+    """V203 for a plan in instruction order that hangs with many tiles. The plan must not hang with
+    a single tile.
+
+    In instruction order every instruction runs all tiles before the next one of its block. A sender
+    whose receiver isn't current stops after a few tiles, whatever the number of slots: both ends of
+    a message must be current together. With enough tiles an instruction can end only if every
+    instruction that it needs has ended or is the current one of its block: the other end of each of
+    its messages, and its waits. So the run is a sequence of meetings: the largest set of current
+    instructions that need none outside the set runs all its tiles and ends. Its end never blocks
+    others. So if at some point there is no such set, no run ends; and a run that ends by meetings
+    does so with any number of tiles and slots.
+    """
+    needs = _needs(plan, messages)
+    ended = np.zeros(len(plan.instructions), bool)
+    at, end = plan.block_offset[:-1].copy(), plan.block_offset[1:]
+    # Ends: each round ends an instruction or finds the hang.
+    while True:
+        busy = np.flatnonzero(at < end)
+        if not len(busy):
+            return []
+        current = at[busy]
+        dropped = _drop(needs, ended, current)
+        meeting = dropped == NONE
+        if not meeting.any():
+            return [_no_meeting(plan, needs, ended, current, dropped)]
+        ended[current[meeting]] = True
+        at[busy[meeting]] += 1
+
+
+def _needs(plan: Plan, messages: Messages) -> Edges:
+    """Instruction -> the instructions that must have ended, or be current, for it to end. (The
+    receive before, which frees a slot, is earlier in the block of the receive.)"""
+    waits, send, receive = plan.waits, messages.send, messages.receive
+    source = np.concatenate([waits.source, send, receive], dtype=np.int32)
+    target = np.concatenate([waits.target, receive, send], dtype=np.int32)
+    return Edges.from_pairs(len(plan.instructions), source, target)
+
+
+def _drop(needs: Edges, ended: BoolArray, current: LongArray) -> LongArray:
+    """For each current instruction the round in which it is dropped from the candidates for the
+    next meeting, or NONE if it stays. Round 0 drops instructions that need one their block has not
+    reached; round n, those that need one dropped in round n-1."""
+    within = ended.copy()
+    within[current] = True
+    dropped = np.full(len(current), NONE)
+    first = needs.offset[current]
+    owner, edges = spans(first, needs.offset[current + 1] - first)
+    needed = needs.target[edges]
+    turn = 0
+    # A dropped instruction is in no set that needs none outside, since it needs one that isn't; so
+    # what stays is the largest such set, however the drops are ordered.
+    while True:
+        missing = np.zeros(len(current), bool)
+        missing[owner[~within[needed]]] = True
+        missing &= dropped == NONE
+        if not missing.any():
+            return dropped
+        dropped[missing] = turn
+        within[current[missing]] = False
+        turn += 1
+
+
+def _no_meeting(
+    plan: Plan, needs: Edges, ended: BoolArray, current: LongArray, dropped: LongArray
+) -> Diagnostic:
+    """V203 for one cycle: an instruction needs one that its block has not reached, because the
+    block's current instruction needs another, and so on."""
+    turn = dict(zip(current.tolist(), dropped.tolist(), strict=True))
+    ahead = dict(zip(plan.block[current].tolist(), current.tolist(), strict=True))
+    row = int(current[0])
+    seen: dict[int, int] = {}
+    notes: list[str] = []
+    # Every current instruction was dropped, so each has a reason, and the walk must close.
+    while row not in seen:
+        seen[row] = len(notes)
+        # Why it was dropped: an instruction not yet reached, else one dropped before.
+        # NONE is least: an instruction that its block hasn't reached comes before those dropped
+        # later.
+        needed = min(
+            (n for n in needs[row].tolist() if not ended[n]), key=lambda n: turn.get(n, NONE)
+        )
+        text = f"{plan.label(row)} needs {plan.label(needed)}"
+        row = ahead[int(plan.block[needed])]
+        notes.append(text if row == needed else f"{text}, which comes after {plan.label(row)}")
+    cycle = notes[seen[row] :]
+    return V203.diagnostic(
+        at=[plan.place(row)],
+        expected="in instruction order, both ends of every message current together",
+        found=f"{len(cycle)} instructions that wait for one another when there are many tiles",
+        remedy="Give each peer and direction a thread block of its own, or run tile by tile.",
+        notes=shortened(cycle),
+    )

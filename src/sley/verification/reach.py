@@ -6,10 +6,10 @@ from itertools import groupby
 
 import numpy as np
 
-from sley.errors import counted
+from sley.errors import counted, span_texts
 from sley.ir.connections import Messages
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, by_key
 
 _MOST_NOTES = 4
 
@@ -55,11 +55,12 @@ def _heard(plan: Plan, messages: Messages, order: np.ndarray) -> list[int]:
     carries all that its sender has heard."""
     heard = [1 << rank for rank in range(plan.collective.ranks)]
     carried = [0] * len(messages.send)
-    events: dict[int, list[tuple[bool, int]]] = {}
     # Receives first: an instruction that does both sends on what it has just received.
-    for sends, rows in ((False, messages.receive), (True, messages.send)):
-        for message, row in enumerate(rows.tolist()):
-            events.setdefault(row, []).append((sends, message))
+    events = by_key(
+        (row, (sends, message))
+        for sends, rows in ((False, messages.receive), (True, messages.send))
+        for message, row in enumerate(rows.tolist())
+    )
     rank = plan.rank.tolist()
     # In the order of a run, every message is carried before it is heard.
     for row in order.tolist():
@@ -73,12 +74,6 @@ def _heard(plan: Plan, messages: Messages, order: np.ndarray) -> list[int]:
 
 def spell_ranks(ranks: list[int]) -> str:
     """Ranks in words: "rank 3", "ranks 0-2, 5". ranks: ascending."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
+    texts = span_texts(ranks)
     shown = ", ".join(texts[:6]) + (f" and {len(texts) - 6} more" if len(texts) > 6 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

@@ -15,14 +15,7 @@ from sley.ir.connections import Messages
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, offsets_of, ordered_by, spans
-from sley.ir.words import (
-    READS_SOURCE,
-    RECEIVES,
-    REDUCES,
-    SENDS,
-    WRITES_DESTINATION,
-    Op,
-)
+from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Op
 from sley.verification.reach import spell_ranks, unheard
 from sley.verification.values import Values
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from random import Random
-from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Settings, ThreadsDevice
-from sley.engine.devices.shared_files import descriptor_box, pass_descriptors
 from support.devices.device_calls import Call, small_slots, threads
 from support.generators.examples import examples
 from support.generators.random_plans import PlanMaker
@@ -175,7 +174,7 @@ def staged(ons: Sequence[Executor]) -> set[tuple[int, int]]:
         slots = np.empty(links.slots_bytes[sley.Protocol.SIMPLE], np.uint8)
         for src, dst, first in zip(c.src.tolist(), c.dst.tolist(), at.tolist(), strict=True):
             if dst in on.ranks:
-                links.ranks.devices[dst].read(links.mailboxes.memories[dst], first, slots)
+                links.ranks.devices[dst].read(links.mailboxes[dst], first, slots)
                 if slots.any():
                     found.add((src, dst))
     return found
@@ -243,6 +242,11 @@ def _raised(said: bytes) -> list[bytes]:
     raise OSError("no network")
 
 
+def values(rank: int, value: bytes) -> bytes:
+    """What a process says of its rank."""
+    return b"sley:v" + struct.pack("II", rank, len(value)) + value
+
+
 @pytest.mark.parametrize(
     "exchange",
     [
@@ -251,14 +255,15 @@ def _raised(said: bytes) -> list[bytes]:
         lambda said: [said, 3],
         lambda said: [b"garbage"],
         lambda said: [b"[1]"],
-        lambda said: [said, b'{"1": ["zz", ""]}'],
-        lambda said: [said, b'{"1": 5}'],
-        lambda said: [said, b'{"1": ["00", ""]}'],
-        lambda said: [said, b'{"1": ["313a323a303a333a34", ""]}'],  # process 1, descriptor 2
-        lambda said: [said, b'{"one": "00"}'],
-        lambda said: [b'{"0": "00", "1": "00"}'],
-        lambda said: [said, b"refused:garbage"],
-        lambda said: [said, b'refused:[{"code": "R503"}]'],
+        lambda said: [said, b"sley:v"],
+        lambda said: [said, b"sley:v1"],
+        lambda said: [said, values(1, b"1")],
+        lambda said: [said, values(1, b"12345678")],  # not the path of a box
+        lambda said: [said, values(2, b"12345678")],
+        lambda said: [said, values(1, b"12345678")[:-1]],
+        lambda said: [values(0, b"12345678") + values(1, b"12345678")[6:]],
+        lambda said: [said, b"sley:rgarbage"],
+        lambda said: [said, b'sley:r[{"code": "R503"}]'],
         _raised,
     ],
 )
@@ -285,64 +290,29 @@ def test_calls_exchange_nothing(protocol: str) -> None:
     not waited for in an exchange."""
     program = build("all-pairs-reduce", ranks=2, in_place=True)
     plan = sley.compile(program, protocol=protocol)
-    ons = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=0.5)
-    data, calls = [np.full(8, 1.5), np.full(8, 2.0)], []
-    for rank, on in enumerate(ons):
-        on.links.ranks._exchange, on.links.ranks._barrier = _raised, None
-        calls.append(on.prepare({rank: data[rank]}))
+    meeting, ons = Meeting(2), dict[int, Executor]()
+    settings = Settings(Engine.INTERPRETED, timeout_s=0.5)
+
+    def make(rank: int) -> None:
+        given = {rank: threads(rank)}
+        ons[rank] = Executor(plan, given, settings, exchange=meeting.exchange(rank))
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+    meeting.said.clear()  # an exchange would fail
+    data = [np.full(8, 1.5), np.full(8, 2.0)]
+    calls = [ons[rank].prepare({rank: data[rank]}) for rank in range(2)]
     together(calls)
     assert data[0].tolist() == [3.5] * 8
     refused("K508", calls[0])
 
 
-def test_memory_of_a_process_that_is_gone_is_refused() -> None:
-    device, owner = ThreadsDevice(), ThreadsDevice(1)
-    memory = owner.allocate(64)
-    handle, _ = owner.export(memory)
-    del memory
-    refused("K514", device.attach, handle)
-
-
-def test_handles_are_unique() -> None:
-    """Else memory that was attached before would be taken for new memory."""
-    device, handles = ThreadsDevice(), set()
-    for _ in range(3):
-        memory = device.allocate(64)
-        handles.add(device.export(memory))
-        del memory
-    assert len(handles) == 3
-
-
-def test_each_process_gets_the_descriptors_of_all_others() -> None:
-    """Of more than a box holds."""
-    members = 16
-    files = [os.memfd_create(str(rank)) for rank in range(members)]
-    paths, all_bound, found = dict[int, str](), Barrier(members), dict[int, list[int]]()
-
-    def member(rank: int) -> None:
-        with descriptor_box() as box:
-            paths[rank] = box.getsockname()
-            all_bound.wait()
-            others = [path for other, path in paths.items() if other != rank]
-            got = pass_descriptors(box, {rank: files[rank]}, others, members - 1)
-            got[rank] = os.dup(files[rank])
-            all_bound.wait()
-        found[rank] = [os.fstat(got[other]).st_ino for other in range(members)]
-        for descriptor in got.values():
-            os.close(descriptor)
-
-    together([lambda rank=rank: member(rank) for rank in range(members)])
-    assert set(map(tuple, found.values())) == {tuple(os.fstat(file).st_ino for file in files)}
-    for file in files:
-        os.close(file)
-
-
-def test_descriptors_that_are_not_passed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sley.engine.devices.shared_files._LATE_S", 0.1)
-    with descriptor_box() as box:
-        found = refused("K514", pass_descriptors, box, {0: 0}, ["/nowhere/box"], 1)
-        assert "/nowhere/box" in str(found), "as between containers"
-        assert "those of 0" in str(refused("K514", pass_descriptors, box, {}, [], 1))
+def test_descriptors_of_no_memory_are_refused() -> None:
+    """As of a process that has ended."""
+    device, owner = ThreadsDevice().native, ThreadsDevice(1).native
+    descriptor = owner.export_memory(owner.allocate(64))
+    refused("K514", device.attach, descriptor, 65)
+    os.close(descriptor)
+    refused("K514", device.attach, descriptor, 64)
 
 
 def test_a_process_without_an_answer_is_named() -> None:
@@ -350,3 +320,19 @@ def test_a_process_without_an_answer_is_named() -> None:
     device = ThreadsDevice()
     found = refused("K514", Executor, plan, {0: device, 1: device}, exchange=lambda said: [said])
     assert "rank 2" in str(found)
+
+
+def test_ranks_of_several_processes_share_the_slots_of_a_device() -> None:
+    program = build("all-pairs-allreduce", ranks=4, in_place=True)
+    plan, meeting = sley.compile(program, instances=4), Meeting(4)
+    found: dict[int, int] = {}
+
+    def make(rank: int) -> None:
+        with Executor(plan, {rank: threads()}, exchange=meeting.exchange(rank)) as on:
+            found[rank] = on.loaded.wiring.slot_bytes
+
+    together([lambda rank=rank: make(rank) for rank in range(4)])
+    with Executor(plan, [threads()] * 4) as on:
+        assert set(found.values()) == {on.loaded.wiring.slot_bytes}
+    with Executor(plan, [threads(rank) for rank in range(4)]) as on:
+        assert set(found.values()) != {on.loaded.wiring.slot_bytes}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sley
-from sley.engine.devices import Engine, Launching
+from sley.engine import native
+from sley.engine.devices import Engine, Executor, Launching
 from sley.verification.scales import Scales
 from support.devices.device_calls import CHUNK_BYTES, Call, executor, wrong
 from support.generators.examples import examples
@@ -73,13 +74,33 @@ class Shifted:
         array[:] = self.array
 
 
-def wrong_shifted(on: Any, count: int, shifts: Sequence[int], op: sley.ReduceOp) -> int:
-    """Wrong elements of a call on arrays at odd addresses, each rank's at another."""
+def hide(on: Executor, arrays: Sequence[Any], hides: Callable[[], bool]) -> None:
+    """Lets no rank read some of the arrays, and of the scratch that is there."""
+    made = [one for each in on.links.memory._made for one in each.memories.values()]
+    pieces = [(one.address, one.size_bytes) for one in made]
+    for address, size in [*pieces, *((array.ctypes.data, array.nbytes) for array in arrays)]:
+        if size and hides():
+            ranks = on.plan.collective.ranks
+            on.links.memory.index.add(address, size, [native.HIDDEN] * ranks)
+
+
+def wrong_shifted(
+    on: Executor,
+    count: int,
+    shifts: Sequence[int],
+    op: sley.ReduceOp,
+    hides: Callable[[], bool] | None,
+) -> int:
+    """Wrong elements of a call on arrays at odd addresses, each rank's at another. hides: whether
+    no rank can read the next of the memories; None: all can."""
     call = Call.of(on.plan, count, reduce_op=op)
     own = [*call.inputs, *(call.outputs or [])]
     given = [Shifted.of(array, shifts[k % len(shifts)]) for k, array in enumerate(own)]
     arrays = [s.array for s in given]
     ranks = len(call.buffers)
+    if hides:
+        on.reserve(count, "int32", op)
+        hide(on, arrays, hides)
     on(arrays[:ranks], arrays[ranks:] or None, count=count, reduce_op=op)
     for shifted, array in zip(given, own, strict=True):
         shifted.give_back(array)
@@ -102,13 +123,14 @@ def check(
         slot_bytes=longest * data.draw(st.sampled_from([3 * 128, 3 * CHUNK_BYTES, 4096])),
         launching=data.draw(st.sampled_from(Launching)),
     )
+    hides = None
     if plan.protocol is sley.Protocol.DIRECT:  # others can read some of the arrays, or none
         chance = data.draw(st.randoms(use_true_random=False))
-        setattr(on.links.registered, "number", lambda *_: chance.randint(0, 1))  # noqa: B010
+        hides = partial(chance.choice, (False, True))
     shifts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
     for _ in range(2):
         count, op = data.draw(counts(plan.collective.chunks)), data.draw(st.sampled_from(ops))
-        assert wrong_shifted(on, count, shifts, op) == 0
+        assert wrong_shifted(on, count, shifts, op, hides) == 0
 
 
 @examples(12)
@@ -188,11 +210,16 @@ def test_a_chunk_in_one_with_fewer_elements_is_pulled_if_the_scratch_is_lent_too
         for target in (0, 1):
             p.chunk(2, "out", [0, 1]).copy(target, "out", [0, 1])
 
-    on = executor(sley.compile(swapped), engine=Engine.INTERPRETED)
-    for of_output, of_scratch in ((1, 1), (1, 0), (0, 1)):
-        turn = cycle([1, of_output, of_scratch])
-        setattr(on.links.registered, "number", lambda *_, turn=turn: next(turn))  # noqa: B010
-        assert wrong(on, 5) == 0
+    for hidden in ("nothing", "scratch", "outputs"):
+        on = executor(sley.compile(swapped), engine=Engine.INTERPRETED)
+        call = Call.of(on.plan, 5)
+        if hidden == "outputs":  # there is no scratch yet
+            hide(on, call.outputs or [], lambda: True)
+        on.reserve(5, "int32")
+        if hidden == "scratch":
+            hide(on, [], lambda: True)
+        call.start(on)
+        assert call.wrong() == 0
 
 
 @pytest.mark.slow

@@ -283,6 +283,16 @@ def test_arrays_that_may_not_be_written_are_refused() -> None:
     on([constant[:4], *zeros(4)], out)  # an input may be
 
 
+def test_tensors_that_lack_their_elements_in_memory_are_refused() -> None:
+    """PyTorch lends the memory of a negative view, which has other signs, without saying so."""
+    torch = pytest.importorskip("torch")
+    on, data = interpreted(plan_of()), [torch.full((8,), rank) for rank in (1, 2)]
+    on(data)
+    assert (torch.stack(data) == 3).all()
+    refused("K519", lambda: on([data[0], torch._neg_view(data[1])]), "rank 1", "resolve_neg")
+    refused("K504", lambda: on([torch.ones(8, requires_grad=True)] * 2), "rank 0", "gradient")
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "bool", "uint16", "object", "datetime64[s]"])
 def test_types_that_no_kernel_knows_are_refused(dtype: str) -> None:
     on = interpreted(plan_of())

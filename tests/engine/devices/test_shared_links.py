@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import build
-from sley.engine.devices import Executor, Launching, LinkSet, Settings, ThreadsDevice
-from sley.engine.devices.device import Memory
+from sley.engine.devices import Executor, Launching, LinkSet, Settings
 from sley.engine.devices.mailboxes import kind_of_slots
-from support.devices.device_calls import TIMEOUT_S, Call, enqueue, threads, wrong
+from support.devices.device_calls import TIMEOUT_S, Call, enqueue, memory_of_threads, threads, wrong
 from support.devices.linked_plans import EPOCH, linked, old_words, skip_to
 from support.generators.examples import examples
 from support.generators.random_plans import PlanMaker
@@ -190,16 +189,6 @@ def test_processes_make_links_together() -> None:
     assert found == dict.fromkeys(range(3), [6 * 3 ** (len(every) - 1)] * 500)
 
 
-class Counting(ThreadsDevice):
-    """A device that counts the bytes that it has allocated."""
-
-    total = 0
-
-    def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
-        self.total += size_bytes
-        return super().allocate(size_bytes, exported=exported)
-
-
 def test_several_plans_take_little_more_memory_than_one() -> None:
     """Their connections, slots and scratch are the same. LL has slots of its own."""
     scattered = build("ring-reducescatter", ranks=3, in_place=False)
@@ -207,11 +196,13 @@ def test_several_plans_take_little_more_memory_than_one() -> None:
     every += [ring(protocol="Direct", instances=8), every[0]]
     totals = []
     for given_plans in (every[:1], every, [*every, ring(protocol="LL")]):
-        device = Counting(9)
-        links = LinkSet(given_plans, [device] * 3)
+        before = memory_of_threads()
+        links = LinkSet(given_plans, [threads()] * 3)
         for plan in given_plans:
             Executor(plan, links).reserve(30_000, "float32")
-        totals.append(device.total)
+        found = memory_of_threads()
+        totals.append(sum(found[file] for file in found.keys() - before))
+        links.close()
     one, several, flagged = totals
     assert 24 << 20 < one <= several < 1.02 * one
     assert flagged > several + (1 << 20)

@@ -53,10 +53,11 @@ def test_a_piece_of_memory_is_written_read_and_shared() -> None:
     assert found.tolist() == [10, 11, 12, 13]
     device.write(piece, 15, np.array([99], np.uint8))
     array[0] = -1
-    attached = device.attach(*device.export(piece))
-    assert attached.size_bytes == 16
-    assert attached.address != piece.address
-    shared = device.array(attached, "uint8", 16)
+    descriptor = device.native.export_memory(memory.owner)
+    attached = device.native.attach(descriptor, 64)
+    os.close(descriptor)
+    assert attached.address != memory.address
+    shared = attached.array(attached.address + 8, 16)
     assert shared.tolist() == [255] * 4 + list(range(12, 23)) + [99]
     shared[:] = 0
     every = device.array(memory, "uint8", 64)

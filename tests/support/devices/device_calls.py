@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import sley
@@ -29,6 +30,18 @@ def threads(number: int = 0) -> ThreadsDevice:
     """A device that these tests share. Its compiler doesn't optimise: the tests compile many texts
     and make small calls."""
     return ThreadsDevice(number, flags=["-O0"])
+
+
+def memory_of_threads() -> dict[int, int]:
+    """The sizes of the files in which this process has memory of its own or of other processes, by
+    their numbers."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if link.readlink().name.startswith("memfd:sley"):
+                file = link.stat()
+                found[file.st_ino] = file.st_size
+    return found
 
 
 def enqueue(stream: Any, work: Callable[[], Any]) -> None:

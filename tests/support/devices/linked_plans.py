@@ -36,7 +36,7 @@ def skip_to(links: LinkSet, ticks: int, *, old_words: bool = True) -> None:
     for rank, cells in enumerate(links.boxes.cells.tolist()):
         rows = np.zeros(cells, structure("Cell"))
         rows["ticks"] = ticks
-        links.ranks.devices[rank].write(links.mailboxes.memories[rank], 0, rows.view(np.uint8))
+        links.ranks.devices[rank].write(links.mailboxes[rank], 0, rows.view(np.uint8))
     if not old_words or ticks < 3 * EPOCH:
         return
     for device, memory, at, slot_bytes in _slots_of_ll(links):
@@ -67,5 +67,5 @@ def _slots_of_ll(links: LinkSet) -> Iterator[tuple[Device, Memory, int, int]]:
             slots = links.boxes.slots[sley.Protocol.LL][links.boxes.rows(c)]
             assert (slots != NONE).all()
             for rank, at in zip(c.dst.tolist(), slots.tolist(), strict=True):
-                memory, slot_bytes = links.mailboxes.memories[rank], loaded.wiring.slot_bytes
+                memory, slot_bytes = links.mailboxes[rank], loaded.wiring.slot_bytes
                 yield links.ranks.devices[rank], memory, at, slot_bytes

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sley.tuning.noise import Noise
+from sley.tuning.backends import Noise
 from sley.tuning.policy import Machine, Recipe
 from sley.tuning.state import Fabric, Site
 

@@ -32,7 +32,7 @@ def _stop() -> None:
 
 def _build_for_cpus() -> None:
     from sley.engine.devices import Engine
-    from sley.engine.devices.cuda import compiler
+    from sley.engine.devices.cuda import CudaDevice, compiler
     from sley.engine.devices.tables import structure
     from sley.engine.kernels import Kernels, Platform
     from sley.engine.kernels.source import Variant
@@ -50,7 +50,12 @@ def _build_for_cpus() -> None:
         )
 
     Kernels.source = source  # type: ignore[method-assign]
+    CudaDevice.compile_later = _ignored  # type: ignore[method-assign]
     compiler.compile_text = compile_text
+
+
+def _ignored(device: object, text: str) -> None:
+    """Nothing is compiled in the background: later processes would run other code."""
 
 
 def _set(settings: dict[str, int]) -> None:

@@ -203,7 +203,7 @@ class _Gather:
         data = self.store.get(about, 0, self.rank, self.deadline.left_s)
         if data is None:
             # Look for absent ranks before those that wait no longer leave, too.
-            absent = self._absent()
+            absent = [r for r in range(self.member.ranks) if not self.store.has(self.topic, r, 0)]
             data = self.store.get(about, 0, self.rank, GRACE_S)
         if data is None:
             raise self._missing_error([0] if self._has_lost_rank_0() else absent or [0])
@@ -320,10 +320,6 @@ class _Gather:
             notes=[f"expected: {why.expected}", f"found: {why.found}", *why.notes],
             remedy=why.remedy,
         )
-
-    def _absent(self) -> list[int]:
-        """The ranks without an unread message for rank 0."""
-        return [r for r in range(self.member.ranks) if not self.store.has(self.topic, r, 0)]
 
     def _missing_error(self, ranks: Sequence[int]) -> SleyError:
         notes = [f"the ranks meet in {self.store!r}"]

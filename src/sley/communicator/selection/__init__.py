@@ -7,6 +7,7 @@ device_rules.py   the same for devices of one host, by simulation
 plans.py          the plans of a communicator, each loaded or compiled once
 ready_plans.py    a proven plan that calls may use, and what it must be for that
 user_plans.py     plans of the user: values, programs, files, and a folder of files
+plan_folders.py   writes such a folder, with machine code of kernels
 machine.py        the machine of a communicator, as policies name it
 plan_cache.py     compiled plans on disk
 """

@@ -34,7 +34,8 @@ H100 rings of 8 ranks with LL took 26 us with one block up to this size, and wit
 1 KB and 28 us from 4 KB on."""
 
 _COMPARED = ((4 << 10,), (1,)), ((SMALL_BYTES, 256 << 20), (1, 2, 4, 8, 16))
-"""Sizes and instances for small calls, and for all others: beyond 256 MB nothing changes."""
+"""The sizes at which plans are compared, and their numbers of instances: for small calls one size
+stands for all; for others all sizes between, and above 256 MB the choice is the one there."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,10 @@ def _rows(collective: str, ranks: int, limits: DeviceLimits, disk: bool) -> list
     rows = json.loads(cached_choice(request, found) if disk else found())
     return [
         PlanRow(
-            Recipe(name, {"ranks": ranks}, options), SizeRange(0, end), note=note, refused=refused
+            Recipe(name, {"ranks": ranks}, options),
+            SizeRange(0, end),
+            note=note,
+            refused=tuple(refused),
         )
         for name, options, end, note, refused in rows
     ]
@@ -154,7 +158,7 @@ def _found(
         (choice.algorithm, _options(choice, limits), end, text, _refused(choice))
         for choice, end, text in zip(choices, ends, notes, strict=True)
     ]
-    # Of neighbours with one plan the last one's end counts.
+    # Equal neighbours are one row, with the end of the last.
     return [row for row, after in zip(rows, [*rows[1:], ()], strict=True) if row[:2] != after[:2]]
 
 

@@ -149,11 +149,11 @@ def write_package(
         if runtime.has_program and names:
             names.append(_register(names, parts, temporary))
         examined = examine(temporary, runtime)
-        problems = [_at_final_place(one, temporary, final) for one in examined.problems]
+        problems = [at_final_place(one, temporary, final) for one in examined.problems]
         if problems and not lenient:
             raise SleyError(problems)
         remarked = [one for one in examined.remarks if one.rule is not F531]
-        found = [*problems, *(_at_final_place(one, temporary, final) for one in remarked)]
+        found = [*problems, *(at_final_place(one, temporary, final) for one in remarked)]
     place = misplaced(runtime, final)  # instead of what was said of the temporary folder's name
     found += [] if place is None else [place]
     if names:
@@ -261,7 +261,7 @@ def naming(entry: Place) -> Iterator[None]:
         raise SleyError(named) from error
 
 
-def _at_final_place(found: Diagnostic, temporary: Path, final: Path) -> Diagnostic:
+def at_final_place(found: Diagnostic, temporary: Path, final: Path) -> Diagnostic:
     """A diagnostic with the places of the final folder."""
     places = tuple(
         replace(place, file=place.file.replace(str(temporary), str(final)))

@@ -134,10 +134,7 @@ DEFAULT_PLANS: Mapping[str, Grid] = MappingProxyType(
 its source registers them. Its own generator makes the last one for 32 ranks, 8 a node."""
 
 _OLD_PLANS: Mapping[str, Grid] = MappingProxyType(
-    {
-        "allreduce_2nodes_1K_64K.json": Grid(16, 8),
-        "allreduce_2nodes_64K_2M.json": Grid(16, 8),
-    }
+    {"allreduce_2nodes_1K_64K.json": Grid(16, 8), "allreduce_2nodes_64K_2M.json": Grid(16, 8)}
 )
 """Those of v0.9.0, until commit 0c9b9abf of 2026-05-12. Its own generator writes a file 128K_2M
 instead of 64K_2M, which the loader doesn't read."""
@@ -184,11 +181,7 @@ _RCCL = replace(
     version="2.27.7",
     title="RCCL",
     target=RCCL.name,
-    variables={
-        "MSCCL_ALGO_DIR": _FOLDER,
-        "RCCL_MSCCL_ENABLE": "1",
-        "RCCL_MSCCL_FORCE_ENABLE": "1",
-    },
+    variables={"MSCCL_ALGO_DIR": _FOLDER, "RCCL_MSCCL_ENABLE": "1", "RCCL_MSCCL_FORCE_ENABLE": "1"},
 )
 _RCCL_OFF = replace(
     _RCCL,

@@ -110,11 +110,7 @@ def chunk_groups(program: Program) -> IntArray:
 
 @Loop
 def _join(
-    transfer: IntArray,
-    read: LongArray,
-    written: LongArray,
-    owner: LongArray,
-    parent: IntArray,
+    transfer: IntArray, read: LongArray, written: LongArray, owner: LongArray, parent: IntArray
 ) -> None:
     """Joins the transfers of each cell into one set; `parent` becomes the lowest transfer of each
     transfer's set.

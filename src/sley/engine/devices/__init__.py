@@ -3,11 +3,11 @@
 executor.py               a plan on devices, ready for repeated calls
 programs.py               the kernels that plans' calls need, loaded at their first use
 links.py                  what several plans of a communicator share, and keep between calls
+link_layout.py            what is derived from their plans
 mailboxes.py              the ranks' counters and slots, in the devices' memory
 execute.py, measure.py    entry points for host arrays: one run; runs over sizes, timed and checked
 settings.py, names.py     how a plan runs; devices by name
 device.py                 the interface of a device; threads.py and cuda/ implement it
-shared_files.py           files in memory that processes share, and descriptors that they pass
 windows.py                slots of groups' messages, in memory that a switch reads and writes
 device_ranks.py           the ranks on the devices of all processes, and the processes' exchanges
 tables.py                 a plan as kernels read it

@@ -20,6 +20,9 @@ Arrays = Sequence[Any] | Mapping[int, Any]
 """Arrays of the ranks of this process: in the order of the ranks, or by rank."""
 
 
+_NO_OUTPUT = Part("", None, 0)
+
+
 @dataclass(frozen=True)
 class Arguments:
     """The arrays of a call, validated.
@@ -38,12 +41,12 @@ class PlanArguments:
 
     def __init__(self, plan: Plan, devices: Mapping[int, Device]) -> None:
         self._ranks, self._in_place = list(devices), plan.collective.in_place
-        self._arrays = native.PlanArrays(
-            [
-                (device.native, [(part.what, part.blocks) for part in parts_of(plan, rank)])
-                for rank, device in devices.items()
-            ]
-        )
+        rows = list[tuple[native.Device, str, int, bool]]()
+        for rank, device in devices.items():
+            first, second = (*parts_of(plan, rank), _NO_OUTPUT)[:2]
+            rows.append((device.native, first.what, first.blocks, self._in_place))
+            rows.append((device.native, second.what, second.blocks, True))
+        self._arrays = native.CallArrays(rows)
 
     def check(
         self, inputs: Arrays, outputs: Arrays | None, count: int | None, dtype: str | None
@@ -54,15 +57,21 @@ class PlanArguments:
         if self._in_place and outputs is not None:
             expected = "no outputs: the plan runs in place"
             raise R503.error(expected=expected, found="inputs and outputs")
-        sides = [self._by_rank(inputs, "data" if self._in_place else "input")]
-        if not self._in_place:
-            if outputs is None:
-                expected = "outputs: the plan runs out of place"
-                raise R503.error(expected=expected, found="inputs alone")
-            sides.append(self._by_rank(outputs, "output"))
-        given = native.GivenArrays(self._arrays, sides)
-        kind = type_of(dict(given.types(dtype is not None)), dtype, R503)
-        count = count_of([Part(*part) for part in given.parts()], count, R503)
+        if not self._in_place and outputs is None:
+            expected = "outputs: the plan runs out of place"
+            raise R503.error(expected=expected, found="inputs alone")
+        first = self._by_rank(inputs, "data" if self._in_place else "input")
+        second = [None] * len(first) if outputs is None else self._by_rank(outputs, "output")
+        given = self._arrays.given(
+            [array for row in zip(first, second, strict=True) for array in row]
+        )
+        kinds = given.kinds()
+        typed = {what: name for what, (elements, _, name) in kinds if elements}
+        if not typed and dtype is None:
+            typed = dict([(what, name) for what, (_, _, name) in kinds if name][:1])
+        kind = type_of(typed, dtype, R503)
+        parts = [Part(what, elements, blocks) for what, (elements, blocks, _) in kinds]
+        count = count_of(parts, count, R503)
         given.check(kind.name)
         return Arguments(count, kind, dict(zip(self._ranks, given.pieces(), strict=True)))
 

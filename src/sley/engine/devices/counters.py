@@ -28,7 +28,7 @@ def read_state(links: LinkSet, number: int) -> State:
     connections, boxes = links.kernels[number].operands.connections, links.boxes
     words = {
         rank: _words(links.ranks.devices[rank], memory, boxes, rank)
-        for rank, memory in links.mailboxes.memories.items()
+        for rank, memory in links.mailboxes.items()
     }
     cells, of_cell, rows = boxes.cells, structure("Cell").itemsize // 8, boxes.rows(connections)
     return {

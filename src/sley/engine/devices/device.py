@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sley.engine import native as cpp
+from sley.errors import Diagnostic
 
 Bytes = NDArray[np.uint8]
 
@@ -92,28 +94,34 @@ class Device(ABC):
     """Its name in messages: "NVIDIA H100 80GB HBM3 (device 0)"."""
 
     @abstractmethod
-    def build(self, text: str, functions: Sequence[str], interim: str = "") -> Program:
+    def build(self, text: str, functions: Sequence[str]) -> Program:
         """The program compiled from `text`, or taken from the cache on disk; it has the kernels
-        named `functions`. interim: a text of kernels that do the same; where those have been
-        compiled ahead, and `text` hasn't, they are the program, and `text` is compiled in the
-        background."""
+        named `functions`."""
 
     @abstractmethod
-    def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
-        """Zeroed memory, aligned to 256 bytes, that other devices can access. exported: whether
-        other processes get it, by `export`; then nothing else is exported with it, and it is for
-        devices that reach this one already."""
+    def has(self, text: str) -> bool:
+        """Whether `build` needn't compile a text, as far as is known."""
+
+    def read_code(self, folder: Path) -> Diagnostic | None:
+        """Lets `build` take machine code from a folder of plans that `sley package` wrote. Returns
+        the problem if the folder has some, but none that this device runs."""
+        return None
+
+    @abstractmethod
+    def compile_later(self, text: str) -> None:
+        """Compile a text in the background, for a later `build`, if the device can."""
+
+    def allocate(self, size_bytes: int) -> Memory:
+        """Zeroed memory, aligned to 256 bytes, that other devices can access. K507 if memory runs
+        out."""
+        made = self.native.allocate(max(size_bytes, 1))  # some devices refuse to allocate nothing
+        return Memory(made.address, size_bytes, made)
 
     def allocate_host(self, size_bytes: int) -> HostMemory:
         """Zeroed memory of the host that all devices of the process can access. K507 if memory runs
         out."""
         made = self.native.allocate_host(size_bytes)
         return HostMemory(made.address, made.array(made.address, size_bytes), made)
-
-    @abstractmethod
-    def map_host(self, path: str, size_bytes: int) -> HostMemory:
-        """The bytes of a file, which other processes map too, as memory of the host that all
-        devices of the process can access. K514 if it can't be mapped."""
 
     def write(self, memory: Memory, offset: int, data: Bytes) -> None:
         """Copy bytes into `memory`; done when it returns."""
@@ -128,11 +136,10 @@ class Device(ABC):
         """Let kernels on this device access memory of `other`, a device of this process; K509 if
         the hardware can't."""
 
-    @abstractmethod
-    def carries_lines(self, other: Device | bytes) -> bool:
-        """Whether the 128 bytes that a warp on this device stores at once into memory of `other`
-        arrive as a whole, which LL128 relies on. other: a device of this process, or, of another
-        process, a device's identity or a handle of memory that it exported."""
+    def carries_lines(self, other: bytes) -> bool:
+        """Whether the 128 bytes that a warp on this device stores at once into memory of the device
+        with this identity arrive as a whole, which LL128 relies on."""
+        return self.native.carries_lines(other)
 
     @abstractmethod
     def lacks_switch(self, devices: Sequence[Device]) -> str:
@@ -143,15 +150,6 @@ class Device(ABC):
     def window(self, devices: Sequence[Device], size_bytes: int) -> Window:
         """A window of `devices`, of which this is the first and which share a switch, with at least
         `size_bytes` on each. K507 if memory runs out."""
-
-    @abstractmethod
-    def export(self, memory: Memory) -> tuple[bytes, int | None]:
-        """A handle of `memory` for another process, and the file descriptor that goes with it,
-        which the caller closes; None if the handle is enough."""
-
-    @abstractmethod
-    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
-        """The memory that another process exported, mapped into this process."""
 
     def view(self, array: Any, *, what: str) -> cpp.View:
         """A view of the caller's array on this device, without a copy, and without waiting for what

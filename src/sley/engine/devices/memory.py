@@ -13,7 +13,6 @@ from sley.engine.devices.device import Memory
 from sley.engine.devices.device_ranks import DeviceRanks, SharedMemory
 from sley.engine.limits import whole
 from sley.engine.types import data_type
-from sley.errors.devices import K514
 
 
 class LinkMemory:
@@ -69,17 +68,12 @@ class LinkMemory:
         self.index.add_scratch(rank, own.address, own.size_bytes, all_read)
 
     def _allocate(self, sizes: Sequence[int]) -> SharedMemory:
-        """Memory for every rank, which all processes read. K514 if they say of it no addresses."""
+        """Memory for every rank, which all processes read."""
         memory, count = self._ranks.allocate(sizes), self._ranks.count
         self._made.append(memory)
         if self._ranks.is_one_process:
             return memory
-        try:
-            seen = np.array([memory.seen[r] for r in range(count)], np.uint64).reshape(count, count)
-        except (TypeError, ValueError, OverflowError) as problem:
-            raise K514.error(
-                expected="the addresses of memory in all processes", found=str(problem)
-            ) from None
+        seen = np.array([memory.seen[rank] for rank in range(count)], np.uint64)
         for rank, own in memory.memories.items():
             if own.size_bytes:
                 shifts = seen[:, rank] - np.uint64(own.address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sley.engine.devices.device import Program
+from sley.engine.devices.device import Device, Program
 from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
 from sley.engine.kernels import KERNELS, Engine, Platform, Variant
@@ -50,9 +50,9 @@ class Programs:
     def _program(
         self, number: int, state: DeviceState, dtype: DataType, op: ReduceOp, scales: bool
     ) -> Program:
-        kernels, settings = self._links.kernels[number], self._links.settings
+        device, settings = state.device, self._links.settings
         variant = Variant(
-            Platform(state.device.platform),
+            Platform(device.platform),
             dtype.number,
             op,
             settings.threads,
@@ -60,17 +60,31 @@ class Programs:
             scales,
         )
         if scales:
-            prove_scales(kernels.plan)
-        engine = Engine.INTERPRETED if scales else settings.engine or Engine.GENERATED
-        interim = ""
-        if settings.engine is None:  # kernels are prebuilt for several GPUs, and right on one, too
-            interim = kernels.source(Engine.INTERPRETED, replace(variant, one_gpu=False))
-        program = state.device.build(kernels.source(engine, variant), KERNELS, interim)
-        room = state.device.capacity(program, KERNELS[0], settings.threads)
+            prove_scales(self._links.kernels[number].plan)
+        program = device.build(self._text(number, device, variant), KERNELS)
+        room = device.capacity(program, KERNELS[0], settings.threads)
         if state.plan.blocks > room:
             raise K506.error(
                 expected=f"at most {room} blocks of {settings.threads} threads at once on "
-                f"{state.device.name}",
+                f"{device.name}",
                 found=f"{state.plan.blocks} blocks",
             )
         return program
+
+    def _text(self, number: int, device: Device, variant: Variant) -> str:
+        """The text of the settings' engine. By default of generated code; or, if that would be
+        compiled while a call waits, of the interpreter, where that was compiled ahead or serves
+        other plans, too."""
+        source, engine = self._links.kernels[number].source, self._links.settings.engine
+        best = Engine.INTERPRETED if variant.scales else engine or Engine.GENERATED
+        text = source(best, variant)
+        if engine is not None or device.has(text):
+            return text
+        prebuilt = source(Engine.INTERPRETED, replace(variant, one_gpu=False))  # right on one, too
+        if device.has(prebuilt):
+            device.compile_later(text)
+            return prebuilt
+        if len(self._links.plans) == 1:
+            return text
+        device.compile_later(text)
+        return source(Engine.INTERPRETED, variant)

@@ -50,9 +50,10 @@ class Launching(Enum):
 class Settings:
     """How a plan runs on devices.
 
-    engine: generated code, or the interpreter; by default generated code, or, on GPUs, as long as
-        that isn't compiled, the interpreter's prebuilt kernels, if they are installed, while it is
-        compiled in the background, for later executors. Ranks need not have the same.
+    engine: generated code, or the interpreter; by default generated code, or, as long as that isn't
+        compiled, the interpreter, if its kernels are prebuilt or links have several plans, which
+        share it. GPUs' generated code is then compiled in the background, for later executors.
+        Ranks need not have the same.
     slots: messages that a connection holds, rounded up to a power of two; by default the plan's, or
         twice as many where that makes slices (`slices_of`).
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an

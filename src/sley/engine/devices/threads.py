@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from sley.engine import native
-from sley.engine.devices.device import Bytes, Device, HostMemory, Memory, Program, Window
-from sley.engine.devices.shared_files import map_bytes
+from sley.engine.devices.device import Bytes, Device, Memory, Program, Window
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
-from sley.errors.devices import K503, K506, K507, K510, K513, K514, K517
+from sley.errors.devices import K503, K506, K510, K513, K517
 from sley.errors.disk_cache import cached
 
 _COMPILERS = ("c++", "g++", "clang++")
@@ -70,9 +69,15 @@ class ThreadsDevice(Device):
     def __hash__(self) -> int:
         return hash(("threads", self.number))
 
-    def build(self, text: str, functions: Sequence[str], interim: str = "") -> Program:
+    def build(self, text: str, functions: Sequence[str]) -> Program:
         library = str(self.compiled(text))
         return {name: self.native.function(library, name) for name in functions}
+
+    def has(self, text: str) -> bool:
+        return False
+
+    def compile_later(self, text: str) -> None:
+        pass
 
     def compiled(self, text: str) -> Path:
         """The shared object that the compiler makes of a text, in the cache on disk. K513 without a
@@ -82,25 +87,8 @@ class ThreadsDevice(Device):
         key = [text, *command, _version(compiler)]
         return cached(key, ".so", lambda path: _compile(command, text, path))
 
-    def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
-        """See `Device.allocate`. An anonymous file, which other processes open by its descriptor
-        in this process."""
-        try:
-            made = self.native.allocate(size_bytes)
-        except OSError as problem:
-            raise K507.error(expected=f"{size_bytes} bytes", found=str(problem)) from problem
-        return Memory(made.address, size_bytes, made)
-
-    def map_host(self, path: str, size_bytes: int) -> HostMemory:
-        mapped = map_bytes(path, size_bytes)
-        return HostMemory(mapped.ctypes.data, mapped, mapped)
-
     def reach(self, other: Device) -> None:
         """See `Device.reach`. Threads can access all memory of their process."""
-
-    def carries_lines(self, other: Device | bytes) -> bool:
-        """See `Device.carries_lines`. On CPUs a line's flag is stored after its data."""
-        return True
 
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. On CPUs the primitives do what a switch does."""
@@ -118,29 +106,6 @@ class ThreadsDevice(Device):
             return tables[offset].ctypes.data
 
         return Window(parts, through)
-
-    def export(self, memory: Memory) -> tuple[bytes, None]:
-        descriptor = memory.owner.descriptor
-        # Descriptor numbers are reused; handles must be unique.
-        unique = os.fstat(descriptor).st_ino
-        start = memory.address - memory.owner.address
-        return f"{os.getpid()}:{descriptor}:{start}:{memory.size_bytes}:{unique}".encode(), None
-
-    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
-        try:
-            process, number, start, size, _ = map(int, handle.split(b":"))
-        except ValueError:
-            raise K514.error(
-                expected="a handle as `export` makes them", found=f"{handle[:40]!r}"
-            ) from None
-        try:
-            with Path(f"/proc/{process}/fd/{number}").open("r+b") as file:
-                made = self.native.attach(file.fileno(), start + size)
-            return Memory(made.address + start, size, made)
-        except (OSError, ValueError) as problem:
-            raise K514.error(
-                expected=f"memory of process {process}", found=str(problem)
-            ) from problem
 
     def capacity(self, program: Program, function: str, threads: int) -> int:
         return _MOST_THREADS
@@ -197,6 +162,7 @@ def _compiler() -> str:
     return found
 
 
+@cache
 def _version(compiler: str) -> str:
     done = subprocess.run([compiler, "--version"], capture_output=True, text=True)
     return done.stdout

@@ -14,7 +14,7 @@ from sley.ir.happens_before import hazards
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, IntArray, distinct, ordered_by
 from sley.verification.hangs import run_of
-from sley.verification.structure import messages_of
+from sley.verification.verifier import messages_of
 
 
 def needed_waits(plan: Plan) -> Edges:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 
 import numpy as np
@@ -102,7 +102,6 @@ class Kernels:
     plan: Plan
     operands: Operands
     kinds: Kinds
-    text: str
 
     @classmethod
     def of(cls, plan: Plan, *, switches: bool = False) -> Kernels:
@@ -125,8 +124,12 @@ class Kernels:
             raise SleyError(problems)
         found = operands(plan)
         _check_shared(found)
-        of_blocks = kinds(found)
-        return cls(plan, found, of_blocks, text_of(found, of_blocks))
+        return cls(plan, found, kinds(found))
+
+    @cached_property
+    def text(self) -> str:
+        """The generated code; the interpreter needs none."""
+        return text_of(self.operands, self.kinds)
 
     def source(self, engine: Engine, variant: Variant) -> str:
         """The whole text for an engine; nearly all plans share one for INTERPRETED."""

@@ -1,7 +1,7 @@
 """MSCCL XML (the MSCCL-IR): reads a file into a Plan, and writes a Plan for a target.
 
 `raw` is the model of a file, for both ways, and makes one of a text.
-`reader`: `checks` refuse a `raw` file, `notes` are remarks on it.
+`reader`: `checks` refuse a `raw` file; remarks say what is odd in it.
 `runtime`: what a target executes when it reads a file; `lexical` is its lexer.
 `writer` makes a `raw` file of a plan, and refuses what a target can't run. All use `targets`.
 """

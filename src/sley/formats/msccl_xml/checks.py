@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors.formats import F403, F412, F414, F415, F417, F419, F421, F422
+from sley.formats.format import Problems
 from sley.formats.msccl_xml.raw import RawFile
-from sley.formats.problems import Problems
 from sley.ir.tables import NONE, BoolArray, offsets_of
 from sley.ir.words import RECEIVES, SENDS, Op
 

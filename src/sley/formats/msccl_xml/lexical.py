@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sley.errors import Place
 from sley.errors.formats import F462
-from sley.formats.problems import Problems
+from sley.formats.format import Problems
 
 # Names are bounded, so that a text without an end of a tag takes time proportional to its length.
 _NAME = rb"[^ <>/!?\n\r\t=\"]{1,200}"

@@ -20,9 +20,8 @@ import numpy as np
 
 from sley.errors import Diagnostic, Place, Rule
 from sley.errors.formats import F401, F403, F405, F406, F407, F408
-from sley.formats.format import content_of
+from sley.formats.format import MOST_REPORTED, Problems, content_of
 from sley.formats.msccl_xml.targets import BUFFERS, OPERATIONS
-from sley.formats.problems import MOST_REPORTED, Problems
 from sley.ir.tables import NONE, BoolArray, LongArray
 from sley.ir.words import FIFO_PROTOCOLS
 
@@ -138,11 +137,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 _PARENT = {"algo": "", **PARENT, "copy": "gpu"}
 _CHILD = {"gpu": "tb", "tb": "step"}
-_WORDS: Mapping[str, Mapping[str, int]] = {
-    "type": OPERATIONS,
-    "srcbuf": BUFFERS,
-    "dstbuf": BUFFERS,
-}
+_WORDS: Mapping[str, Mapping[str, int]] = {"type": OPERATIONS, "srcbuf": BUFFERS, "dstbuf": BUFFERS}
 """The words of the attributes that are no numbers."""
 
 _HARMLESS = dict.fromkeys(("send", "recv", "depid", "deps"), NONE) | {"cnt": 1}
@@ -192,7 +187,7 @@ class _Parser:
         expat_parser = expat.ParserCreate()
         expat_parser.buffer_text = True
         expat_parser.StartElementHandler = self._start
-        expat_parser.EndElementHandler = self._end
+        expat_parser.EndElementHandler = lambda _: self._path.pop()
         expat_parser.CharacterDataHandler = self._text
         expat_parser.StartDoctypeDeclHandler = self._doctype
         self._expat = expat_parser
@@ -226,8 +221,7 @@ class _Parser:
             "tb", lambda row: f"gpu {gpus['id'][blocks['gpu'][row]]}, block {blocks['id'][row]}"
         )
         steps = self._table(
-            "step",
-            lambda row: f"{blocks.place(steps['tb'][row]).detail}, step {steps['s'][row]}",
+            "step", lambda row: f"{blocks.place(steps['tb'][row]).detail}, step {steps['s'][row]}"
         )
         parts = (self.header, gpus, blocks, steps, self.ignored, self.text)
         return RawFile(self.file, self.header_place, *parts), self.problems
@@ -279,9 +273,6 @@ class _Parser:
             self._ignore("<copy> elements")
         else:
             self._algo(attributes)
-
-    def _end(self, name: str) -> None:
-        self._path.pop()
 
     def _text(self, text: str) -> None:
         self._events += 1

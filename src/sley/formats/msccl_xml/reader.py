@@ -1,4 +1,4 @@
-"""Reader: the Plan of an MSCCL XML file."""
+"""Reader: the Plan of an MSCCL XML file, and remarks on its oddities (F430 to F434)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.errors import Diagnostic, SleyError
-from sley.errors.formats import F409, F411, F420, F424, F434
-from sley.formats.format import Imported
-from sley.formats.msccl_xml import notes
+from sley.errors.formats import F409, F411, F420, F424, F430, F431, F432, F433, F434
+from sley.formats.format import Imported, Problems
 from sley.formats.msccl_xml.checks import check_raw
 from sley.formats.msccl_xml.raw import RawFile, parse
 from sley.formats.msccl_xml.targets import COLLECTIVE_NAMES, CUSTOM, parts_per_loop
-from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.collectives import STANDARD, Standard
 from sley.ir.plan import Instructions, Plan
@@ -58,7 +56,7 @@ def read(
     """
     raw, problems = parse(source, file)
     target = check_raw(raw, problems)
-    remarks = notes.about_ignored(raw)
+    remarks = about_ignored(raw)
     if collective is None:
         collective = collective_of(raw, problems, in_place, root, remarks)
     elif collective.ranks != raw.header.ngpus:
@@ -70,10 +68,10 @@ def read(
     operands = operands_of(raw, collective, problems)
     problems.raise_any()
     kept, folded, idle = _fold_nops(raw, target)
-    remarks += notes.about_silent_waits(raw, target) + notes.about_own_waits(raw, target)
-    remarks += notes.about_idle_numbers(raw) + notes.about_nops(raw, idle)
+    remarks += about_silent_waits(raw, target) + about_own_waits(raw, target)
+    remarks += about_idle_numbers(raw) + about_nops(raw, idle)
     past_declared = beyond_declared(raw, READS_SOURCE, WRITES_DESTINATION)
-    remarks += notes.about_sizes(raw, collective, past_declared)
+    remarks += about_sizes(raw, collective, past_declared)
     header = raw.header
     plan = plan_of(raw, collective, operands, kept, folded, slots)
     return Imported(plan, tuple(remarks), header.minBytes, header.maxBytes)
@@ -266,4 +264,88 @@ def plan_of(
         scratch_chunks=_int32(scratch_of(raw)),
         sources=Sources.of_file(raw.file, lines, whole=raw.whole),
         per_chunk=True,
+    )
+
+
+def about_ignored(raw: RawFile) -> list[Diagnostic]:
+    """Remarks on what the parser ignored."""
+    return [
+        F431.diagnostic(
+            at=first,
+            expected="only elements and attributes that define the steps",
+            found=f"{what}, {times} times" if times > 1 else what,
+        )
+        for what, (times, first) in raw.ignored.items()
+    ]
+
+
+def about_silent_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
+    """Remarks on waits for steps without hasdep, read as waits for these steps."""
+    return raw.steps.remark(
+        (target != NONE) & ~_own_waits(raw, target) & (raw.steps["hasdep"][target] == 0),
+        F430,
+        'a wait for a step with hasdep="1"',
+        'a wait for a step with hasdep="0", read as a wait for this step; a runtime waits for a '
+        "later step, or for ever: --target proves which",
+    )
+
+
+def about_own_waits(raw: RawFile, target: NDArray[np.int64]) -> list[Diagnostic]:
+    """Remarks on waits for steps of the same block: those that end in runtimes too, since the
+    block has announced the step or a later one, and the others."""
+    own = _own_waits(raw, target)
+    announced = np.concatenate([[0], np.cumsum(raw.steps["hasdep"] != 0)])
+    ends = announced[: len(target)] > announced[target]
+    expected, found = "waits for other blocks", "a wait for the block's own step"
+    silent = f"{found}, which it has not announced: a runtime may wait for ever (--target)"
+    return [
+        *raw.steps.remark(own & ends, F432, expected, found),
+        *raw.steps.remark(own & ~ends, F432, expected, silent),
+    ]
+
+
+def _own_waits(raw: RawFile, target: NDArray[np.int64]) -> BoolArray:
+    block = raw.steps["tb"]
+    own: BoolArray = (target != NONE) & (block[target] == block)
+    return own
+
+
+def about_idle_numbers(raw: RawFile) -> list[Diagnostic]:
+    """Remarks on numbers of steps that nothing waits for: deps without depid."""
+    return raw.steps.remark(
+        (raw.steps["depid"] == NONE) & (raw.steps["deps"] != NONE),
+        F431,
+        'deps="-1" where depid="-1"',
+        "a number in deps, which is ignored: the step waits for nothing",
+    )
+
+
+def about_nops(raw: RawFile, dropped: BoolArray) -> list[Diagnostic]:
+    """Remarks on nops without effect, which were left out."""
+    expected = "nops that wait, each followed by a step"
+    return raw.steps.remark(dropped, F432, expected, "a nop without effect")
+
+
+def about_sizes(raw: RawFile, collective: Collective, past_declared: BoolArray) -> list[Diagnostic]:
+    """Remarks on declared buffer sizes other than the collective's, and on offsets beyond them.
+
+    In place, a file may use one name for all data: then a size is 0, or that of all data.
+    """
+    rank, notes = raw.gpus["id"], list[Diagnostic]()
+    for name, sizes in (
+        ("i_chunks", collective.input_chunks),
+        ("o_chunks", collective.output_chunks),
+    ):
+        declared, wanted = raw.gpus[name], sizes[rank]
+        same = declared == wanted
+        if collective.in_place:
+            same |= (declared == 0) | (declared == collective.data_chunks[rank])
+        row = int(np.argmin(same))
+        expected = f"{name}={wanted[row]}, as in {collective}"
+        notes += raw.gpus.remark(~same, F433, expected, f"{name}={declared[row]}")
+    return notes + raw.steps.remark(
+        past_declared,
+        F433,
+        "offsets below the declared size",
+        "an offset beyond it, but inside the collective's buffer",
     )

@@ -33,12 +33,21 @@ from sley.errors.formats import (
     F467,
     F468,
 )
-from sley.formats.format import Execution, Executions, Target, root_conditions, target_among
-from sley.formats.msccl_xml import notes
+from sley.formats.format import (
+    Execution,
+    Executions,
+    Problems,
+    Target,
+    root_conditions,
+    target_among,
+)
 from sley.formats.msccl_xml.checks import check_raw
 from sley.formats.msccl_xml.lexical import check_text
 from sley.formats.msccl_xml.raw import Header, RawFile, parse
 from sley.formats.msccl_xml.reader import (
+    about_ignored,
+    about_nops,
+    about_own_waits,
     beyond_declared,
     collective_of,
     operands_of,
@@ -47,7 +56,6 @@ from sley.formats.msccl_xml.reader import (
 )
 from sley.formats.msccl_xml.targets import OPERATION_WORDS, TARGETS, XmlTarget, name_and_chunks
 from sley.formats.msccl_xml.writer import check_limits, check_memory
-from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.conditions import Choice, ChunkBytes, Condition
 from sley.ir.plan import Plan
@@ -122,15 +130,17 @@ def executions(
     _check_waits(raw, steps, announcers, problems)
     _check_merged(raw, steps, target, problems)
     problems.raise_any()
-    remarks = notes.about_ignored(raw) + notes.about_nops(raw, steps.dropped)
-    remarks += notes.about_own_waits(raw, waits)
+    other = steps.block[announcers] != steps.block[steps.owner]  # waits within a block end
+    ends = steps.first[steps.owner[other]], steps.last[announcers[other]]
+    remarks = about_ignored(raw) + about_nops(raw, steps.dropped)
+    remarks += about_own_waits(raw, waits)
     found = []
     for place in calls.places:
         aim = _collective(raw, target, collective, place, root, problems, remarks)
         operands = operands_of(raw, aim, problems)
         problems.raise_any()
         _check_merged_operands(raw, aim, operands, steps, problems)
-        plan = plan_of(raw, aim, operands, steps.rows, _waits(steps, announcers), slots)
+        plan = plan_of(raw, aim, operands, steps.rows, ends, slots)
         check_memory(plan, target, problems, declares_both=calls.declares_both)
         found.append(_execution(plan, raw.header, target, calls, slot_bytes))
     problems.raise_any()
@@ -266,14 +276,6 @@ def _check_waits(
     )
 
 
-def _waits(
-    steps: Transmissions, announcers: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The waits between steps, as (rows, targets), without those within a block."""
-    other = steps.block[announcers] != steps.block[steps.owner]
-    return steps.first[steps.owner[other]], steps.last[announcers[other]]
-
-
 def _check_merged(
     raw: RawFile, steps: Transmissions, target: XmlTarget, problems: Problems
 ) -> None:
@@ -370,12 +372,7 @@ def _execution(
     small = slot_bytes // longest * header.nchunksperloop
     one_slot_bytes = small if per_chunk and small >= calls.sizes.begin_bytes else None
     return Execution(
-        plan,
-        plan.slots,
-        per_chunk,
-        tuple(conditions),
-        one_slot_bytes,
-        sizes=calls.sizes,
+        plan, plan.slots, per_chunk, tuple(conditions), one_slot_bytes, sizes=calls.sizes
     )
 
 

@@ -18,15 +18,9 @@ from numpy.typing import NDArray
 from sley.errors import Place, counted
 from sley.errors.formats import F438, F441, F443, F444, F451, F454
 from sley.errors.verifier import V201, V202, V208
-from sley.formats.format import Target, refuse_varying_counts, target_among
+from sley.formats.format import Problems, Target, refuse_varying_counts, target_among
 from sley.formats.msccl_xml.raw import ATTRIBUTES, PARENT, Elements, Header, RawFile
-from sley.formats.msccl_xml.targets import (
-    OPERATION_WORDS,
-    TARGETS,
-    XmlTarget,
-    name_and_chunks,
-)
-from sley.formats.problems import Problems
+from sley.formats.msccl_xml.targets import OPERATION_WORDS, TARGETS, XmlTarget, name_and_chunks
 from sley.ir.faults import faults, overlap_faults
 from sley.ir.plan import Plan
 from sley.ir.sizes import text_in_bytes

@@ -16,7 +16,7 @@ import numpy as np
 
 from sley.errors import counted
 from sley.errors.formats import F438
-from sley.formats.problems import Problems
+from sley.formats.format import Problems
 from sley.ir import happens_before
 from sley.ir.connections import Messages
 from sley.ir.graph import levels

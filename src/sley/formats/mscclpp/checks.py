@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from sley.errors import Place, Rule, counted
 from sley.errors.formats import F422, F444
 from sley.errors.mscclpp import F475, F476, F479, F482, F483, F486, F488, F493, F496
+from sley.formats.format import Problems
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.raw import Located, RawGroup, RawOperation, RawPlan, RawRange, place_of
 from sley.formats.mscclpp.targets import LOCAL_MEMORIES, PlanTarget, refuse_absent
 from sley.formats.mscclpp.words import Move, Operand, Where
-from sley.formats.problems import Problems
 from sley.ir.words import Buffer
 
 

@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 
-from sley.errors import counted
+from sley.errors import counted, span_texts
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.lowering import Cutting
 from sley.formats.mscclpp.raw import MAX_SIZE, RawPlan
@@ -147,14 +147,7 @@ def _about_hosts(raw: RawPlan) -> Iterator[str]:
 
 def _named(ranks: list[int]) -> str:
     """Ascending ranks for messages: "rank 2", "ranks 0-3, 6"."""
-    # A span ends where the next rank is not the next number; the slice is empty after the last.
-    ends = [k for k, rank in enumerate(ranks) if ranks[k + 1 : k + 2] != [rank + 1]]
-    starts = [0, *(k + 1 for k in ends[:-1])]
-    spans = ", ".join(
-        f"{ranks[a]}-{ranks[b]}" if a < b else str(ranks[a])
-        for a, b in zip(starts, ends, strict=True)
-    )
-    return f"ranks {spans}" if len(ranks) > 1 else f"rank {spans}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(span_texts(ranks))}"
 
 
 def _about_buffers(raw: RawPlan) -> Iterator[Condition]:

@@ -27,7 +27,7 @@ from sley.formats.mscclpp.words import MEMORY, PORT, Where
 from sley.ir.collective import Layout
 from sley.ir.happens_before import hazards
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, ByteArray, IntArray
+from sley.ir.tables import NONE, ByteArray, IntArray, by_key
 from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op, Protocol
 
 
@@ -164,9 +164,7 @@ def _semaphores(
     """The semaphores to acquire and to release by instruction, and their number by rank. Each pair
     of blocks has one. A wait is needed only if no earlier one of the pair is for as late an
     instruction."""
-    of_blocks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for before, after in pairs:
-        of_blocks[int(block_of[before]), int(block_of[after])].append((before, after))
+    of_blocks = by_key(((int(block_of[a]), int(block_of[b])), (a, b)) for a, b in pairs)
     acquires: dict[int, list[int]] = defaultdict(list)
     releases: dict[int, list[int]] = defaultdict(list)
     number = [0] * plan.collective.ranks

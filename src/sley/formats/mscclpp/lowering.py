@@ -21,10 +21,10 @@ import numpy as np
 
 from sley.errors.formats import F403, F420, F422
 from sley.errors.mscclpp import F493
+from sley.formats.format import Problems
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.raw import Access, Located, RawGpu, RawOperation, RawPlan
 from sley.formats.mscclpp.targets import FLUSHED_PUT, PlanTarget
-from sley.formats.problems import Problems
 from sley.ir.collective import Collective
 from sley.ir.one_sided import Action, Counters, OneSidedPlan, Operations, Ranges
 from sley.ir.sources import Sources

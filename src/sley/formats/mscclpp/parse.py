@@ -20,6 +20,7 @@ from sley.errors import Diagnostic, Place, Rule, SleyError, did_you_mean
 from sley.errors.deployment import F506
 from sley.errors.formats import F404, F412, F422, F431
 from sley.errors.mscclpp import F472, F478, F479, F486
+from sley.formats.format import MOST_REPORTED, Problems
 from sley.formats.mscclpp import words
 from sley.formats.mscclpp.document import INT32, UINT32, Object, read_json, show
 from sley.formats.mscclpp.raw import (
@@ -34,7 +35,6 @@ from sley.formats.mscclpp.raw import (
     place_of_step,
 )
 from sley.formats.mscclpp.words import Where, keys_of
-from sley.formats.problems import MOST_REPORTED, Problems
 
 _LOCATED = ("name", "connected_to")
 _KEY = re.compile(rf'"(?:{"|".join(_LOCATED)})"[ \t\r\n]*:')

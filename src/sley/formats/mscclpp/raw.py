@@ -268,11 +268,7 @@ def _gpu_text(rank: int, gpu: RawGpu) -> str:
         "scratch_chunks": gpu.scratch_chunks,
         "channels": _entries("channel_type", "connected_to", gpu.peers) + switches,
         "remote_buffers": [
-            {
-                "rank": of.rank,
-                "type": of.buffer.word[0],
-                "access_channel_types": of.types,
-            }
+            {"rank": of.rank, "type": of.buffer.word[0], "access_channel_types": of.types}
             for of in gpu.remote
         ],
         "semaphores": [{"init_value": value} for value in gpu.semaphores],

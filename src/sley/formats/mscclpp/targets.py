@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from sley.errors import Place
 from sley.errors.mscclpp import F478
-from sley.formats.format import Target
+from sley.formats.format import Problems, Target
 from sley.formats.mscclpp.words import GROUP_STORE, GROUP_STORE_PACKETS
-from sley.formats.problems import Problems
 
 SUFFIX = ".json"
 

@@ -5,7 +5,6 @@ Blocks with too many operations are cut, until everything fits or nothing more c
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +15,7 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.formats import F441, F443, F451
 from sley.errors.mscclpp import F475, F482
-from sley.formats.format import Target, refuse_varying_counts, target_among
+from sley.formats.format import Problems, Target, refuse_varying_counts, target_among
 from sley.formats.mscclpp.analysis import Analysis
 from sley.formats.mscclpp.checks import check_gpu
 from sley.formats.mscclpp.emission import Emitted, ThreadBlocks, arrange, emit
@@ -24,12 +23,11 @@ from sley.formats.mscclpp.placing import Placing, place
 from sley.formats.mscclpp.raw import RawBlock, RawGpu, RawOperation, RawPlan
 from sley.formats.mscclpp.targets import TARGETS, PlanTarget, refuse_absent
 from sley.formats.mscclpp.words import CHANNEL_TYPES, NOP, PROTOCOLS, SWITCH
-from sley.formats.problems import Problems
 from sley.formats.rewriting import unfuse
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
 from sley.ir.sizes import text_in_bytes
-from sley.ir.tables import NONE, IntArray
+from sley.ir.tables import NONE, IntArray, by_key
 from sley.ir.words import Op, Protocol, is_integer
 
 _BARRIERS = 2
@@ -178,9 +176,8 @@ def _gpus(
     analysis: Analysis, placing: Placing, blocks: ThreadBlocks, emitted: Sequence[Emitted]
 ) -> tuple[RawGpu, ...]:
     """The GPUs with their blocks, and the tables to which these refer."""
-    c, own = analysis.plan.collective, defaultdict[int, list[RawBlock]](list)
-    for block, of in zip(blocks.blocks, emitted, strict=True):
-        own[block.rank].append(of.block)
+    c, made = analysis.plan.collective, zip(blocks.blocks, emitted, strict=True)
+    own = by_key((block.rank, of.block) for block, of in made)
     return tuple(
         RawGpu(
             int(c.input_chunks[rank]),
@@ -193,7 +190,7 @@ def _gpus(
             tuple(placing.groups[rank]),
             tuple(placing.remote[rank]),
             (0,) * blocks.semaphores[rank],
-            tuple(own[rank]) or (_EMPTY,),
+            tuple(own.get(rank, (_EMPTY,))),
         )
         for rank, channels in enumerate(blocks.numbers)
     )

@@ -289,13 +289,7 @@ class _TreeWalk:
         body = self._block(function.body)
         return SyntaxTree(parameters, body, tuple(self._transfers), self._loops, at)
 
-    def refuse(
-        self,
-        node: Node,
-        expected: str,
-        rule: Rule = L143,
-        remedy: str = "",
-    ) -> NoReturn:
+    def refuse(self, node: Node, expected: str, rule: Rule = L143, remedy: str = "") -> NoReturn:
         """Refuses what stands at a node."""
         found = repr(shorten(self._text(node) or self._rest(node)))
         raise rule.error(at=self._at(node), expected=expected, found=found, remedy=remedy)

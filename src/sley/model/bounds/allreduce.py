@@ -83,7 +83,8 @@ def _tightest_parts(cuts: Cuts, chunks: int, levels: list[Level]) -> RateLimit:
         while True:
             parts = sum(int(c.sum()) for c in chosen)
             total = sum(float(c[k].sum()) for c, k in zip(capacity, chosen, strict=True))
-            where = _describe_parts(levels, chosen, parts)
+            used = [level.word for level, c in zip(levels, chosen, strict=True) if c.any()]
+            where = f"among {parts} parts, each a {' or a '.join(used)}, together"
             limits.append(RateLimit(2 * (parts - 1) * chunks, total, where))
             ratio = (parts - 1) / total
             chosen, value = _choose_parts(levels, capacity, ratio)
@@ -120,8 +121,3 @@ def _choose_parts(
         chosen.append(open_ & ~cut[k])
         open_ = (open_ & cut[k])[parents(levels[k - 1], levels[k])]
     return [open_, *chosen[::-1]], float(value.sum())
-
-
-def _describe_parts(levels: list[Level], chosen: list[BoolArray], parts: int) -> str:
-    used = [level.word for level, some in zip(levels, chosen, strict=True) if some.any()]
-    return f"among {parts} parts, each a {' or a '.join(used)}, together"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sley.errors import without_inner_frames
-from sley.errors.compiler import C305
 from sley.ir.collective import Collective
 from sley.ir.sizes import checked_size, size_text
 from sley.ir.tables import Value
@@ -83,11 +82,7 @@ class Bounds(Value):
         Errors: C305 if the topology has fewer GPUs than the collective has ranks, C307, T604.
         """
         topology = topology_of(topology)
-        if topology.ranks < collective.ranks:
-            raise C305.error(
-                expected=f"at least {collective.ranks} ranks",
-                found=f"{topology.name}: {topology.ranks} ranks",
-            )
+        topology.check_ranks(collective.ranks)
         return cls(collective, topology, nominal)
 
     def at(self, size: int | str) -> Bound:

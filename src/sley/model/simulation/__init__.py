@@ -7,11 +7,4 @@ connections) and `moves` (the data that crosses them); `result` has the times.
 from sley.model.simulation.result import Cause, LinkLoad, Simulation, TileExecutions
 from sley.model.simulation.simulator import Simulator, simulate
 
-__all__ = [
-    "Cause",
-    "LinkLoad",
-    "Simulation",
-    "Simulator",
-    "TileExecutions",
-    "simulate",
-]
+__all__ = ["Cause", "LinkLoad", "Simulation", "Simulator", "TileExecutions", "simulate"]

@@ -187,10 +187,7 @@ def _block_class(
 
 
 def _wire_class(
-    connection: int,
-    topology: Topology,
-    routes: ConnectionRoutes,
-    memory: IntArray,
+    connection: int, topology: Topology, routes: ConnectionRoutes, memory: IntArray
 ) -> MoveClass:
     """The moves of a proxy, which sends parts from card to card."""
     links = routes.path[connection].tolist()

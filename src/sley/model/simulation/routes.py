@@ -8,12 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import SleyError
-from sley.errors.compiler import C301, C305, C315
-from sley.errors.verifier import V201
+from sley.errors.compiler import C301, C315
 from sley.ir.connections import Connections
 from sley.ir.fabric import LinkKind
-from sley.ir.faults import diagnostics, faults
+from sley.ir.faults import check_tables
 from sley.ir.plan import Plan
 from sley.ir.tables import BoolArray, Edges, FloatArray, LongArray
 from sley.ir.topology import Topology
@@ -42,15 +40,9 @@ class ConnectionRoutes:
     @classmethod
     def of(cls, plan: Plan, topology: Topology) -> ConnectionRoutes:
         """Errors: V201, C301, C305."""
-        found = faults(plan)
-        if found:
-            raise SleyError(diagnostics(V201, plan, found))
+        check_tables(plan)
         t, ranks = plan.instructions, plan.collective.ranks
-        if topology.ranks < ranks:
-            raise C305.error(
-                expected=f"at least {ranks} ranks",
-                found=f"{topology.name}: {topology.ranks} ranks",
-            )
+        topology.check_ranks(ranks)
         c = Connections.of(plan)
         # Each pair of ranks once: its channels share one path.
         pairs, pair = np.unique(c.src.astype(np.int64) * ranks + c.dst, return_inverse=True)

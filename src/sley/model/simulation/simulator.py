@@ -77,7 +77,7 @@ class Simulator:
 
     def __call__(self, size: int | str) -> Simulation:
         """One call of this size, as nccl-tests counts it: a number of bytes, or a text such as
-        "64M". Errors: S702, V203, S705."""
+        "64M". Errors: R512, S702, V203, S705."""
         size_bytes = checked_size(size)
         plan, model = self.plan, self.topology.model
         cut = Tiling.of(plan, model, size_bytes)
@@ -90,13 +90,9 @@ class Simulator:
                 f"{counted(len(plan.instructions), 'instruction')}",
             )
         efficiency = model.wire_efficiency[plan.protocol]
-        found = _run(
-            self.inputs,
-            cut.tiles,
-            cut.tile_bytes / efficiency,
-            cut.last_bytes / efficiency,
-            plan.slots,
-        )
+        wire_bytes = (cut.tile_bytes / efficiency, cut.last_bytes / efficiency)
+        simulate = load("sley.model.simulation._event_loop").simulate
+        found: Result = simulate(self.inputs, cut.tiles, *wire_bytes, plan.slots)
         self._check_finished(found.stuck)
         blocks = BlockTimes(**{n: getattr(found, n) for n in BlockTimes.column_names()})
         executions, critical = _executions(found, cut.tiles, keep=self._keep)
@@ -202,12 +198,7 @@ def simulate(
     Errors: S701, S702, R514, V201, V202, V203, C301, C305, C307, T604.
     """
     simulator = Simulator(
-        plan,
-        topology,
-        model=model,
-        interpreter=interpreter,
-        slots=slots,
-        executions=executions,
+        plan, topology, model=model, interpreter=interpreter, slots=slots, executions=executions
     )
     found = [simulator(size) for size in checked_sizes(sizes)]
     return found[0] if is_one_size(sizes) else found
@@ -288,13 +279,3 @@ def _loads(found: Result, links: int) -> LinkLoad:
     used = np.flatnonzero(load.any(axis=1)) if links else np.zeros(0, int)
     load = load[: int(used[-1]) + 1 if len(used) else 0]
     return LinkLoad(found.moved_bytes, found.bin_us, load / (found.bin_us * 1e3))
-
-
-def _run(
-    inputs: LoopInputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int
-) -> Result:
-    """Runs the event loop. Errors: R512."""
-    found: Result = load("sley.model.simulation._event_loop").simulate(
-        inputs, tiles, tile_bytes, last_tile_bytes, slots
-    )
-    return found

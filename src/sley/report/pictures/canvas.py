@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sley.errors import Place
 from sley.errors.formats import F460
 from sley.errors.report import P801
-from sley.errors.runtime import R512
+from sley.errors.runtime import missing_extra
 from sley.formats import write_file
 
 if TYPE_CHECKING:
@@ -289,11 +289,7 @@ def require_matplotlib() -> ModuleType:
     try:
         import matplotlib
     except ImportError as error:
-        raise R512.error(
-            expected="matplotlib",
-            found=str(error),
-            remedy='Install the extra: pip install "sley[pictures]".',
-        ) from error
+        raise missing_extra("matplotlib", "pictures", error) from error
     return matplotlib
 
 

@@ -16,16 +16,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from sley.errors import SleyError
-from sley.errors.verifier import V201, V203
+from sley.errors.verifier import V203
 from sley.ir.connections import Messages
 from sley.ir.dag import Dependencies
 from sley.ir.dependencies import dependencies
-from sley.ir.faults import diagnostics, faults
+from sley.ir.faults import check_tables
 from sley.ir.graph import levels
 from sley.ir.plan import Plan
 from sley.ir.program import Program
-from sley.ir.tables import NONE, BoolArray, ByteArray, LongArray
+from sley.ir.tables import NONE, BoolArray, ByteArray, LongArray, by_key
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -110,13 +109,6 @@ def _join(numbers: list[int]) -> str:
     return ",".join(map(str, numbers)) or "-"
 
 
-def check_plan(plan: Plan) -> None:
-    """Refuses a plan whose tables contradict one another. Errors: V201."""
-    found = faults(plan)
-    if found:
-        raise SleyError(diagnostics(V201, plan, found))
-
-
 def rank_mask(ranks: Collection[int] | None, total: int) -> BoolArray:
     """bool (total,): whether each rank is drawn; all if `ranks` is None. Errors: L101."""
     if ranks is None:
@@ -189,7 +181,7 @@ def instruction_picture(plan: Plan, ranks: Collection[int] | None = None) -> Pic
     ranks: the ranks to draw, by default all.
     Ids in an SVG: instruction-I, order-I-J, message-I-J, wait-I-J. Errors: P801, V203, V201.
     """
-    check_plan(plan)
+    check_tables(plan)
     chosen = rank_mask(ranks, plan.collective.ranks)[plan.rank]
     shown = np.flatnonzero(chosen)
     messages, follows = Messages.of(plan), np.flatnonzero(plan.step > 0)
@@ -370,17 +362,13 @@ def _slots(
 ) -> tuple[list[int], dict[int, int]]:
     """The slot of each node, and the number of slots of each lane. The nodes of a lane and column
     have the order of their predecessors' positions."""
-    before: dict[int, list[int]] = defaultdict(list)
-    for link in links:
-        before[link.target].append(link.source)
+    before = by_key((link.target, link.source) for link in links)
     slot = [0] * len(nodes)
-    cells: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number, node in enumerate(nodes):
-        cells[node.column, node.lane].append(number)
+    cells = by_key(((node.column, node.lane), number) for number, node in enumerate(nodes))
     stacked: dict[int, int] = Counter()
 
     def origin(number: int) -> tuple[float, int]:
-        places = [(nodes[b].lane, slot[b]) for b in before[number]]
+        places = [(nodes[b].lane, slot[b]) for b in before.get(number, ())]
         mean = sum(lane + place / 100 for lane, place in places) / max(len(places), 1)
         return mean, number
 
@@ -511,7 +499,7 @@ def block_picture(plan: Plan, ranks: Collection[int] | None = None) -> Picture:
     ranks: the ranks to draw, by default all.
     Ids in an SVG: rank-R, block-R-B, instruction-I, wait-I-J. Errors: P801, V201.
     """
-    check_plan(plan)
+    check_tables(plan)
     chosen = rank_mask(ranks, plan.collective.ranks)
     rows = int(chosen[plan.rank].sum())
     waits = int(chosen[plan.rank[plan.waits.source]].sum())

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sley.ir.tables import BoolArray, FloatArray
-from sley.tuning.backends import Backend
-from sley.tuning.tally import Tally
+from sley.tuning.backends import Backend, Tally
 
 
 class ArmPrediction(NamedTuple):

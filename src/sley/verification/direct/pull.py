@@ -29,7 +29,7 @@ from sley.ir.tables import (
 from sley.ir.words import SENDS, SENDS_SOURCE, WRITES_DESTINATION, Op, Protocol
 from sley.verification.direct.staging import staged_messages, without_staged
 from sley.verification.hangs import run_of
-from sley.verification.structure import messages_of
+from sley.verification.verifier import messages_of
 
 _WORD_BITS = 64
 _MOST_WORDS = 2**22

@@ -33,10 +33,7 @@ class Mismatch:
 
 
 def explain(
-    plan: OneSidedPlan,
-    moves: Moves,
-    log: Sequence[tuple[int, int]],
-    mismatches: Sequence[Mismatch],
+    plan: OneSidedPlan, moves: Moves, log: Sequence[tuple[int, int]], mismatches: Sequence[Mismatch]
 ) -> list[Diagnostic]:
     """V205 or V206 for the mismatches of the first wrong call.
 

@@ -200,9 +200,7 @@ class _Run:
             for b in range(first, last):
                 start = int(self._plan.block_offset[b])
                 self._blocks[b] = _Block(
-                    begun,
-                    dict.fromkeys(self._threads[b], start),
-                    epoch=self._blocks[b].epoch,
+                    begun, dict.fromkeys(self._threads[b], start), epoch=self._blocks[b].epoch
                 )
                 self._ready.append(b)
             if last > first:

@@ -148,6 +148,20 @@ def test_captured_calls_take_their_turn(fake: FakeDriver, device: CudaDevice) ->
     on_all(comms, lambda rank: comms[rank].close())
 
 
+def test_arrays_and_streams_of_another_gpu_are_refused(fake: FakeDriver) -> None:
+    fake.set(devices=2)
+    devices = [CudaDevice.open(rank) for rank in range(2)]
+    comms = opened(devices)
+    stand_in(fake, comms[0], 64)
+    data = arrays(devices, [np.ones(64)] * 2)
+    for stream in (None, devices[0].stream()):
+        refused("K504", comms[0].all_reduce, data[1], stream=stream)
+    refused("K517", comms[0].all_reduce, data[0], stream=devices[1].stream())
+    on_all(comms, lambda rank: comms[rank].all_reduce(data[rank]))
+    assert values(devices[1], data[1]).tolist() == [2.0] * 64
+    on_all(comms, lambda rank: comms[rank].close())
+
+
 def test_graphs_and_calls_of_two_communicators_take_their_turns(
     fake: FakeDriver, device: CudaDevice
 ) -> None:

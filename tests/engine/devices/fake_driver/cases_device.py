@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from hypothesis import strategies as st
 from fake_driver import TEXT, UNKNOWN, FakeDriver, refused
 from sley.engine.devices.cuda import CudaDevice, compiler, driver
 from sley.engine.devices.device import Memory
+from sley.engine.devices.device_ranks import DeviceRanks
+from support.processes.process_ranks import Meeting, together
 
 # Opening
 
@@ -271,89 +274,65 @@ IN_ANOTHER_PROCESS = """
 import sys
 import numpy as np
 from sley.engine.devices.cuda import CudaDevice
-device = CudaDevice.open(int(sys.argv[2]))
-memory = device.attach(bytes.fromhex(sys.argv[1]), *map(int, sys.argv[3:]))
-found = np.empty(memory.size_bytes, np.uint8)
-device.read(memory, 0, found)
-device.write(memory, 0, found[::-1].copy())
-print(bytes(found).hex(), device.export(device.allocate(16))[0].hex())
+device = CudaDevice.open(int(sys.argv[1])).native
+memory, found = device.attach(int(sys.argv[2]), 4), np.empty(4, np.uint8)
+device.read(found, memory.address)
+device.write(memory.address, found[::-1].copy())
+print(bytes(found).hex())
 """
 
 
-def in_another_process(handle: bytes, descriptor: int | None, **variables: str) -> list[str]:
-    ordinal, number = ("0" if variables else "1"), [] if descriptor is None else [descriptor]
-    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, handle.hex(), ordinal, *map(str, number)]
-    done = subprocess.run(
-        command,
+@pytest.mark.parametrize("variables", [{}, {"CUDA_VISIBLE_DEVICES": "1"}])
+def test_memory_is_shared_between_processes(device: CudaDevice, variables: dict[str, str]) -> None:
+    native = device.native
+    memory = native.allocate_shared(64)
+    native.write(memory.address, np.arange(64, dtype=np.uint8))
+    descriptor = native.export_memory(memory)
+    seen = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS, "0" if variables else "1", str(descriptor)],
         capture_output=True,
         text=True,
         env={**os.environ, **variables},
         timeout=60,
-        pass_fds=number,
+        pass_fds=[descriptor],
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    assert (seen.stdout, seen.stderr) == ("00010203\n", "")
+    found = np.empty(6, np.uint8)
+    native.read(found, memory.address)
+    assert found.tolist() == [3, 2, 1, 0, 4, 5]
+    os.close(descriptor)
+    refused("K514", native.attach, descriptor, 64)
 
 
-@pytest.mark.parametrize("exported", [False, True])
-@pytest.mark.parametrize("variables", [{}, {"CUDA_VISIBLE_DEVICES": "1"}])
-def test_memory_is_shared_between_processes(
-    device: CudaDevice, exported: bool, variables: dict[str, str]
-) -> None:
-    memory = device.allocate(64, exported=exported)
-    device.write(memory, 0, np.arange(64, dtype=np.uint8))
-    handle, descriptor = device.export(Memory(memory.address + 8, 4, memory.owner))
-    assert (descriptor is not None) == exported, "CUDA IPC has no handles of mapped memory"
-    seen, of_the_gone = in_another_process(handle, descriptor, **variables)
-    assert bytes.fromhex(seen) == bytes([8, 9, 10, 11])
-    found = np.empty(14, np.uint8)
-    device.read(memory, 0, found)
-    assert found.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 11, 10, 9, 8, 12, 13]
-    refused("K514", device.attach, bytes.fromhex(of_the_gone))
-    if descriptor is not None:
-        os.close(descriptor)
-        refused("K514", device.attach, handle, descriptor)
-
-
-def test_handles_that_cannot_be_made_or_used_are_refused(
-    fake: FakeDriver, device: CudaDevice
-) -> None:
-    memory = device.allocate(64)
-    refused("K514", device.attach, b"short")
-    refused("K514", device.attach, *device.export(memory))
-    refused("K514", device.export, Memory(4096, 64, None))
-    fake.fail("cuIpcGetMemHandle", 801)
-    refused("K514", device.export, memory)
-    handle = bytes(80) + device.uuid.bytes
-    fake.fail("cuIpcOpenMemHandle", 217)
-    refused("K509", device.attach, handle)
+def test_memory_that_cannot_be_shared_is_refused(fake: FakeDriver, device: CudaDevice) -> None:
+    refused("K514", device.native.export_memory, device.native.allocate(64))
+    memory = device.native.allocate_shared(64)
+    fake.fail("cuMemExportToShareableHandle", 801)
+    refused("K514", device.native.export_memory, memory)
     fake.fail("cuMemCreate", 801)
-    refused("K514", device.allocate, 64, exported=True)
+    refused("K514", device.native.allocate_shared, 64)
 
 
 def test_shared_memory_of_a_device_out_of_reach_is_refused(fake: FakeDriver) -> None:
     """As in a process that sees only a GPU without peer access to another process's."""
-    one, other = CudaDevice(0), CudaDevice(1)
-    memory = one.allocate(64, exported=True)
-    handle, descriptor = one.export(memory)
+    one, other = CudaDevice(0).native, CudaDevice(1).native
+    memory = one.allocate_shared(64)
+    descriptor = one.export_memory(memory)
     fake.set(peer_access=0)
     before = fake.used(-1), fake.used(0), fake.used(1)
-    refused("K509", other.attach, handle, descriptor)
+    refused("K509", other.attach, descriptor, 64)
     assert (fake.used(-1), fake.used(0), fake.used(1)) == before
     fake.set(peer_access=1)
-    assert other.attach(handle, descriptor).size_bytes == 64
-    os.close(descriptor or 0)
+    assert other.attach(descriptor, 64).address
+    os.close(descriptor)
 
 
-def test_exported_memory_shares_no_block_with_other_memory(
-    fake: FakeDriver, device: CudaDevice
-) -> None:
+def test_shared_memory_has_no_block_with_other_memory(fake: FakeDriver, device: CudaDevice) -> None:
     """Descriptors are of whole allocations, with everything in them."""
-    for size_bytes, taken in ((0, 2 << 20), (100, 2 << 20), ((2 << 20) + 1, 4 << 20)):
+    for size_bytes, taken in ((1, 2 << 20), (100, 2 << 20), ((2 << 20) + 1, 4 << 20)):
         before = fake.used(0)
-        memory = device.allocate(size_bytes, exported=True)
+        memory = device.native.allocate_shared(size_bytes)
         assert fake.used(0) - before == taken
-        assert memory.size_bytes == size_bytes
         del memory
 
 
@@ -361,12 +340,11 @@ def test_lines_are_whole_where_the_link_has_native_atomics(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
     other = CudaDevice.open(1)
-    own, far = (d.export(d.allocate(64))[0] for d in (device, other))
-    assert not device.carries_lines(own[:-16] + bytes(16)), "of a link that this process can't see"
+    assert not device.carries_lines(bytes(16)), "of a link that this process can't see"
     for atomics in (True, False):
         fake.set(native_atomics=int(atomics))
-        assert [device.carries_lines(d) for d in (other, far)] == [atomics] * 2
-        assert [device.carries_lines(d) for d in (device, own)] == [True] * 2
+        assert device.carries_lines(other.identity) == atomics
+        assert device.carries_lines(device.identity)
 
 
 def test_memory_that_peer_access_does_not_cover_is_not_lent(
@@ -381,20 +359,24 @@ def test_memory_that_peer_access_does_not_cover_is_not_lent(
     assert device.native.lends(pooled.address, other), "its pool lets the device in"
 
 
-def test_a_file_is_memory_of_the_host_for_devices(
-    fake: FakeDriver, device: CudaDevice, tmp_path: Path
-) -> None:
-    path = tmp_path / "shared"
-    path.write_bytes(bytes(64))
-    one, other = (device.map_host(str(path), 64) for _ in range(2))
-    assert one.address == one.array.ctypes.data != other.address
-    one.array[5] = 7
-    assert other.array[5] == 7
-    fake.journal()
-    del one
-    gc.collect()
-    assert fake.journal().count("cuMemHostUnregister") == 1
-    assert "shared" in str(refused("K514", device.map_host, f"{path}-not", 64))
-    refused("K514", device.map_host, str(path), 65)
+def test_processes_share_memory_of_the_host_and_of_devices(fake: FakeDriver) -> None:
+    meeting, found = Meeting(2), dict[int, Any]()
+
+    def process(rank: int) -> None:
+        device = CudaDevice.open(rank)
+        ranks = DeviceRanks(2, {rank: device}, meeting.exchange(rank), has_lines=True)
+        host, memory = ranks.allocate_host(64), ranks.allocate([64, 128])
+        host.array[rank] = rank + 1
+        seen = Memory(memory.addresses[device][1 - rank], 64, None)
+        device.write(seen, rank, np.array([rank + 5], np.uint8))
+        ranks.meet()
+        own = np.empty(2, np.uint8)
+        device.read(memory.memories[rank], 0, own)
+        found[rank] = host.array[:3].tolist(), own.tolist()
+        ranks.meet()
+
+    together([lambda rank=rank: process(rank) for rank in range(2)])
+    assert found == {0: ([1, 2, 0], [0, 6]), 1: ([1, 2, 0], [5, 0])}
+    assert fake.journal().count("cuMemHostUnregister") == 2
     fake.fail("cuMemHostRegister", 801)
-    refused("K514", device.map_host, str(path), 64)
+    together([lambda rank=rank: refused("K514", process, rank) for rank in range(2)])

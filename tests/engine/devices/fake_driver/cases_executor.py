@@ -289,12 +289,12 @@ def test_memory_that_the_other_device_cannot_read_is_copied_to_it(fake: FakeDriv
     data = arrays(two, [[1.0] * 8] * RANKS)
     fake.set(pooled=1)
     data[3:] = arrays(two[3:], [[2.0] * 8])
-    lent = [on.links.registered.number(r, a.memory.address, 32) for r, a in enumerate(data)]
+    lent = [on.links.memory.index.number(r, a.memory.address, 32) for r, a in enumerate(data)]
     assert lent == [1, 1, 1, 0]
     on(data)
     assert [values(d, a).tolist() for d, a in zip(two, data, strict=True)] == [[5.0] * 8] * RANKS
     fake.set(pool_access=1)
-    assert on.links.registered.number(3, data[3].memory.address, 32) == 1
+    assert on.links.memory.index.number(3, data[3].memory.address, 32) == 1
 
 
 def test_more_launches_than_queues_are_refused(

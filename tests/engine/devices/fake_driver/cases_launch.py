@@ -6,6 +6,7 @@ These run in a separate process; tests/engine/devices/test_cuda.py starts it and
 from __future__ import annotations
 
 import ctypes
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_the_callers_context_stays_current(device: CudaDevice) -> None:
         device.write(memory, 0, np.zeros(8, np.uint8))
         device.read(memory, 0, np.zeros(8, np.uint8))
         device.reach(CudaDevice.open(1))
-        device.export(memory)
+        device.native.export_memory(device.native.allocate_shared(8))
         device.allocate_host(8)
         device.view(array_on(memory), what="it")
         device.capacity(program, "twice", 32)
@@ -316,6 +317,42 @@ def test_arrays_lent_by_dlpack_that_will_not_do_are_refused(device: CudaDevice) 
     refused("R504", device.view, Lent(np.zeros(4, np.uint8), (2, 0), 11), what="it")
 
 
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+def read(array: Any, out: int) -> int:
+    """DLPack's C interface gives DLPack's tensor of an array."""
+    ctypes.memmove(out, array.tensor, 48)
+    return 0
+
+
+class Exchanged:
+    """12 float32 of a library with DLPack's C interface (dlpack.h, DLPackExchangeAPI)."""
+
+    address = ctypes.cast(read, ctypes.c_void_p).value
+    functions = struct.pack("<2I6Q", 1, 0, 0, 0, 0, 0, address, 0)
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = (
+        ctypes.py_object,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p],
+    )
+    name = b"dlpack_exchange_api"
+    __dlpack_c_exchange_api__ = make(functions, name, None)
+    shape = np.array([3, 4])
+
+    def __init__(self, number: int, requires_grad: bool = False, is_neg: bool = False) -> None:
+        self.requires_grad, self.is_neg = requires_grad, lambda: is_neg
+        kind, sizes = (2, 32, 1), (self.shape.ctypes.data, 0, 256)
+        self.tensor = struct.pack("<QiiiBBHQQQ", 4096, 2, number, 2, *kind, *sizes)
+
+
+def test_tensors_are_taken_by_the_c_interface(device: CudaDevice) -> None:
+    view = device.view(Exchanged(0), what="it")
+    assert (view.address, view.elements, view.dtype) == (4096 + 256, 12, "float32")
+    negative = Exchanged(0, is_neg=True)
+    assert "resolve_neg" in str(refused("K519", device.view, negative, what="it"))
+    for other in Exchanged(1), Exchanged(0, requires_grad=True):
+        refused("K519", device.view, other, what="it")  # it says no more
+
+
 class Unwilling:
     """An array whose library doesn't lend it."""
 
@@ -339,7 +376,10 @@ def test_arrays_that_their_library_does_not_lend_are_refused(
     assert "requires a gradient" in str(refused("K519", device.view, array, what="it"))
 
 
-@pytest.mark.parametrize("array", [[1.0], 3, "text", None, SimpleNamespace()])
+_NOWHERE = SimpleNamespace(__dlpack_device__=lambda: 5)
+
+
+@pytest.mark.parametrize("array", [[1.0], 3, "text", None, SimpleNamespace(), _NOWHERE])
 def test_a_value_other_than_an_array_is_refused(device: CudaDevice, array: object) -> None:
     assert "the input" in str(refused("K519", device.view, array, what="the input"))
 

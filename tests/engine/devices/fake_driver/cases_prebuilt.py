@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 
 import sley
-from fake_driver import FakeDriver, refused
+from fake_driver import TESTS, FakeDriver, refused
+from fake_driver.cases_communicator import on_all, opened
 from fake_driver.cases_executor import RANKS, arrays, ring, values
-from sley.engine.devices import Engine, Executor, Settings
-from sley.engine.devices.cuda import CudaDevice, compiler, machine_code
+from sley.engine.devices import Engine, Executor, LinkSet, Settings
+from sley.engine.devices.cuda import CudaDevice, compiler, device, machine_code
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant, prebuilt
 from sley.engine.types import DATA_TYPES
@@ -28,9 +30,16 @@ SUM = Variant(Platform.CUDA, DATA_TYPES["float32"].number, sley.ReduceOp.SUM)
 EMPTY = "".join(f'extern "C" __global__ void {name}() {{}}\n' for name in KERNELS)
 
 
+source = Kernels.source
+
+
 def short_text(kernels: Kernels, engine: Engine, variant: Variant) -> str:
     """A text in place of a plan's, which NVRTC compiles at once."""
     return f"// {engine.value} {variant}\n{EMPTY}"
+
+
+def compiled_here(text: str, arch: str) -> None:
+    raise AssertionError("a call waits for the compiler")
 
 
 @pytest.fixture
@@ -97,10 +106,6 @@ def test_the_first_call_compiles_nothing(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, background: Any, number: int
 ) -> None:
     """Another process compiles, whose code runs in later executors, and after `reserve`."""
-
-    def compiled_here(text: str, arch: str) -> None:
-        raise AssertionError("a call waits for the compiler")
-
     monkeypatch.setattr(compiler, "compile_text", compiled_here)
     fake.set(devices=2)
     devices = [CudaDevice(rank % number) for rank in range(RANKS)]
@@ -112,6 +117,49 @@ def test_the_first_call_compiles_nothing(
     first.reserve(1000, "float32")
     assert not sums(first, devices)
     assert background.empty()
+
+
+@pytest.mark.usefixtures("whole_texts", "background")
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_opening_a_communicator_compiles_nothing(
+    fake: FakeDriver, package: Path, monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    """With all texts of the package, in place of which stands the code of one."""
+    (file,) = package.glob("*.fatbin")
+    code = file.read_bytes()
+    monkeypatch.syspath_prepend(TESTS.parent / ".ci")
+    monkeypatch.setattr(Kernels, "source", source)
+    texts = set(import_module("prebuild").texts())
+    monkeypatch.setattr(device, "prebuilt", lambda text: code if text in texts else None)
+    monkeypatch.setattr(compiler, "compile_text", compiled_here)
+    monkeypatch.setattr(sys, "executable", "")
+    fake.set(devices=gpus)
+    devices = [CudaDevice(rank % gpus) for rank in range(4)]
+    comms = opened(devices, kernels=Settings())
+    on_all(comms, lambda rank: comms[rank].close())
+
+
+@pytest.mark.usefixtures("whole_texts")
+def test_plans_without_prebuilt_kernels_share_the_interpreter(
+    fake: FakeDriver, package: Path, monkeypatch: pytest.MonkeyPatch, background: Any
+) -> None:
+    """What is compiled while they wait serves all of them; later ones have their own code."""
+    (file,) = package.glob("*.fatbin")
+    found, code = list[str](), file.read_bytes()
+    file.unlink()
+
+    def compile_text(text: str, arch: str) -> compiler.Compiled:
+        found.append(text.split()[1])
+        return compiler.Compiled(code, b"", {})
+
+    monkeypatch.setattr(compiler, "compile_text", compile_text)
+    devices = [CudaDevice(0)] * RANKS
+    links = LinkSet([ring(), ring(instances=2)], devices)
+    assert all(sums(Executor(plan, links), devices) for plan in links.plans)
+    assert found == ["interpreted"]
+    background.join()
+    assert not sums(Executor(ring(), links), devices)
+    assert found == ["interpreted"]
 
 
 @pytest.mark.usefixtures("whole_texts", "package")
@@ -183,3 +231,32 @@ def test_code_that_a_machine_does_not_run_is_left_alone(
     CudaDevice(0)
     fake.set(**older)
     refused("K501", CudaDevice, 0)
+
+
+@pytest.mark.usefixtures("whole_texts", "no_compiler")
+def test_a_folder_of_plans_has_code_of_its_own(
+    fake: FakeDriver, package: Path, tmp_path: Path
+) -> None:
+    (file,) = package.glob("*.fatbin")
+    device = CudaDevice(0)
+    variant = Variant(Platform.CUDA, SUM.dtype, SUM.reduce_op, one_gpu=True)
+    generated = Kernels.of(ring()).source(Engine.GENERATED, variant)
+
+    def folder(arch: str, code: bytes) -> Path:
+        made = tmp_path / f"plans-{arch}" / prebuilt.CODE / arch
+        made.mkdir(parents=True)
+        (made / prebuilt.file_of(generated, ".cubin")).write_bytes(code)
+        return made.parent.parent
+
+    code = file.read_bytes()
+    file.unlink()
+    data = arrays([device] * RANKS, [np.zeros(8)] * RANKS)
+    for other in ("sm_80", "sm_100"):
+        problem = device.read_code(folder(other, code))
+        assert problem is not None
+        assert problem.code == "K502"
+        assert other in problem.found
+        refused("K501", Executor(ring(), [device] * RANKS), data)
+    assert device.read_code(folder("sm_90", code)) is None
+    assert sums(Executor(ring(), [device] * RANKS), [device] * RANKS)
+    assert device.read_code(tmp_path) is None, "it has no code"

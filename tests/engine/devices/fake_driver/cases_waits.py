@@ -174,7 +174,7 @@ def test_nothing_is_made_between_two_launches(fake: FakeDriver, device: CudaDevi
         threading.Thread(target=make)
         for make in (
             lambda: device.allocate(64),
-            lambda: device.allocate(64, exported=True),
+            lambda: device.native.allocate_shared(64),
             lambda: device.allocate_host(64),
             lambda: device.build(f"// {id(call)}", []),
         )

@@ -263,8 +263,8 @@ bool forbidden() { return captures > 0 && capture_mode != RELAXED; }
 
 const std::set<std::string> WAITING = {
     "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister",
-    "cuMemHostUnregister", "cuMemCreate", "cuMemSetAccess", "cuMemUnmap", "cuIpcOpenMemHandle",
-    "cuIpcCloseMemHandle", "cuModuleLoadData", "cuModuleGetFunction", "cuCtxEnablePeerAccess",
+    "cuMemHostUnregister", "cuMemCreate", "cuMemSetAccess", "cuMemUnmap", "cuModuleLoadData",
+    "cuModuleGetFunction", "cuCtxEnablePeerAccess",
 };
 
 void wait_for_all(const std::string& name) {
@@ -518,20 +518,6 @@ std::map<std::uintptr_t, Range>::iterator range_of(std::uintptr_t address) {
     --after;
     bool is_in = address < after->first + after->second.bytes && after->second.handle;
     return is_in ? after : ranges.end();
-}
-
-int cuMemGetAddressRange(std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address) {
-    Held held(lock);
-    if (auto range = range_of(address); range != ranges.end()) {
-        *base = range->first;
-        *bytes = range->second.bytes;
-        return SUCCESS;
-    }
-    auto allocation = holding(address);
-    if (allocation == allocations.end()) return INVALID_VALUE;
-    *base = allocation->first;
-    *bytes = allocation->second.bytes;
-    return SUCCESS;
 }
 
 int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
@@ -847,38 +833,6 @@ int cuMemImportFromShareableHandle(std::uint64_t* made, void* descriptor, int ki
     return SUCCESS;
 }
 
-struct IpcHandle {  // what lies in a CUipcMemHandle
-    long process;
-    int file, device;
-    std::size_t bytes;
-};
-
-int cuIpcGetMemHandle(IpcHandle* handle, std::uintptr_t address) {
-    Held held(lock);
-    auto allocation = allocations.find(address);
-    if (allocation == allocations.end() || allocation->second.device < 0) return INVALID_VALUE;
-    const Allocation& a = allocation->second;
-    *handle = {getpid(), a.file, a.device, a.bytes};
-    return SUCCESS;
-}
-
-struct HandleBytes {  // CUipcMemHandle, which is passed by value
-    IpcHandle handle;
-    char rest[64 - sizeof(IpcHandle)];
-};
-
-int cuIpcOpenMemHandle(std::uintptr_t* address, HandleBytes bytes, unsigned) {
-    Held held(lock);
-    if (bytes.handle.process == getpid()) return INVALID_CONTEXT;
-    char path[64];
-    std::snprintf(path, sizeof path, "/proc/%ld/fd/%d", bytes.handle.process, bytes.handle.file);
-    int file = open(path, O_RDWR);
-    if (file < 0) return CANNOT_MAP;
-    return mapped(address, bytes.handle.device, bytes.handle.bytes, file);
-}
-
-int cuIpcCloseMemHandle(std::uintptr_t address) { return released(address); }
-
 struct Module {
     void* library = nullptr;
     std::size_t call_bytes = 0;
@@ -1184,10 +1138,9 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuMemAddressFree), ENTRY(cuMemMap), ENTRY(cuMemSetAccess), ENTRY(cuMemUnmap),
         ENTRY(cuMemRetainAllocationHandle), ENTRY(cuMemExportToShareableHandle),
         ENTRY(cuMemImportFromShareableHandle),
-        ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemFreeHost), ENTRY(cuMemGetAddressRange),
+        ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemFreeHost),
         ENTRY(cuPointerGetAttribute), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
-        ENTRY(cuMemcpyDtoHAsync), ENTRY(cuIpcGetMemHandle), ENTRY(cuIpcOpenMemHandle),
-        ENTRY(cuIpcCloseMemHandle), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),
+        ENTRY(cuMemcpyDtoHAsync), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),
         ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor), ENTRY(cuStreamCreate),
         ENTRY(cuStreamDestroy), ENTRY(cuStreamSynchronize), ENTRY(cuStreamBeginCapture),
         ENTRY(cuStreamEndCapture), ENTRY(cuThreadExchangeStreamCaptureMode),

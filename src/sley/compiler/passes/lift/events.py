@@ -48,9 +48,7 @@ def trace_events(plan: Plan) -> PlanEvents:
     op = plan.instructions.op
     fused = np.flatnonzero(SENDS[op] & RECEIVES[op])
     order = Edges.from_pairs(
-        len(position),
-        np.concatenate([before, 2 * fused]),
-        np.concatenate([after, 2 * fused + 1]),
+        len(position), np.concatenate([before, 2 * fused]), np.concatenate([after, 2 * fused + 1])
     )
     return PlanEvents(messages.send, messages.receive, in_place, position, order)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from sley.engine import native
@@ -17,24 +17,18 @@ from sley.engine.devices.cuda.machine_code import compile_later, compiled, is_co
 from sley.engine.devices.cuda.streams import CudaStream, stream_address
 from sley.engine.devices.device import (
     Device,
-    HostMemory,
     Memory,
     Program,
     Window,
 )
-from sley.engine.devices.shared_files import map_bytes
-from sley.engine.kernels.prebuilt import has_prebuilt, prebuilt
-from sley.errors import SleyError, counted
-from sley.errors.devices import K509, K510, K514
+from sley.engine.kernels.prebuilt import CODE, architectures, code_in, has_prebuilt, prebuilt
+from sley.errors import Diagnostic, Place, SleyError, counted, shortened
+from sley.errors.devices import K502, K509, K510
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
 _MULTICAST = (12, 1)
 """The CUDA whose drivers have multicast objects."""
-
-_HANDLE = struct.Struct("<64sQQ16s")
-"""A handle of `export`: CUDA IPC's handle of the allocation, or what is unique beside a file
-descriptor; the memory's offset in it, the memory's size, in bytes, and the device's UUID."""
 
 
 class CudaDevice(Device):
@@ -57,13 +51,14 @@ class CudaDevice(Device):
         self.queues = driver.queues()
         self.native: native.CudaDevice = native.CudaDevice(ordinal)
         self.name = self.native.name
-        self.uuid = uuid.UUID(bytes=self.native.uuid)
-        self.identity = self.uuid.bytes
+        self.identity = self.native.identity
+        self.uuid = uuid.UUID(bytes=self.identity)
         self.blocks = self.multiprocessors = self.native.multiprocessors
         self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
         if not self._has_prebuilt:
             _ = self.arch  # raises what the first call would
         self._modules: dict[bytes, int] = {}
+        self._folders: list[Path] = []
 
     @cached_property
     def arch(self) -> str:
@@ -91,27 +86,23 @@ class CudaDevice(Device):
     def __hash__(self) -> int:
         return hash(self.uuid)
 
-    def build(self, text: str, functions: Sequence[str], interim: str = "") -> dict[str, int]:
+    def build(self, text: str, functions: Sequence[str]) -> dict[str, int]:
         """See `Device.build`: kernels by name. Their code stays loaded until the process ends,
         since a CUDA graph may hold them and its lifetime is unknown. K503 if `text` doesn't
         compile or lacks a function."""
-        module = self._interim(text, interim) if interim else None
-        if module is None:
-            module = self._module(text)
+        module = self._module(text)
         return {name: self.native.function(module, name) for name in functions}
 
-    def allocate(self, size_bytes: int, *, exported: bool = False) -> Memory:
-        """See `Device.allocate`. K507 if memory runs out."""
-        allocate = self.native.allocate_shared if exported else self.native.allocate
-        made = allocate(max(size_bytes, 1))
-        return Memory(made.address, size_bytes, made)
+    def has(self, text: str) -> bool:
+        """See `Device.has`: without NVRTC only what is prebuilt."""
+        with suppress(SleyError):
+            return self._prebuilt(text) is not None or is_compiled(text, self.arch)
+        return False
 
-    def map_host(self, path: str, size_bytes: int) -> HostMemory:
-        """See `Device.map_host`. Its address on the devices is that of the host, as everywhere with
-        unified addressing on Linux."""
-        array = map_bytes(path, size_bytes)
-        made = self.native.register_host(array)
-        return HostMemory(made.address, array, made)
+    def compile_later(self, text: str) -> None:
+        """See `Device.compile_later`. Nothing without NVRTC."""
+        with suppress(SleyError):
+            compile_later(text, self.arch)
 
     def reach(self, other: Device) -> None:
         """See `Device.reach`. Applies to all memory of cuMemAlloc, whichever library called it."""
@@ -120,15 +111,6 @@ class CudaDevice(Device):
         if not isinstance(other, CudaDevice):
             raise K509.error(expected=f"a GPU that {self.name} can reach", found=other.name)
         self.native.reach(other.native)
-
-    def carries_lines(self, other: Device | bytes) -> bool:
-        """See `Device.carries_lines`. The links that do are those with native atomics: NVLink. The
-        driver tells nothing of links to devices that this process doesn't see."""
-        if isinstance(other, bytes):
-            known = other if len(other) == len(self.identity) else _unpacked(other)[-1]
-            device = self.native.device_with(known)
-            return device is not None and self.native.has_atomics_to(device)
-        return isinstance(other, CudaDevice) and self.native.has_atomics_to(other.native.device)
 
     def lacks_switch(self, devices: Sequence[Device]) -> str:
         """See `Device.lacks_switch`. Switches serve multicast objects, of which a device is a part
@@ -149,28 +131,6 @@ class CudaDevice(Device):
         addresses, switched, owner = native.CudaDevice.window(gpus, size_bytes)
         parts = tuple(Memory(address, size_bytes, owner) for address in addresses)
         return Window(parts, lambda offset: switched + offset)
-
-    def export(self, memory: Memory) -> tuple[bytes, int | None]:
-        """See `Device.export`. Works also for the caller's arrays that are memory of cuMemAlloc, by
-        CUDA IPC. K514 if the driver has no handle for the memory."""
-        offset = self.native.offset_of(memory.address)
-        descriptor = self.native.descriptor(memory.address)
-        if descriptor is None:
-            own = self.native.share(memory.address - offset)
-        else:
-            own = uuid.uuid4().bytes
-        return _HANDLE.pack(own, offset, memory.size_bytes, self.uuid.bytes), descriptor
-
-    def attach(self, handle: bytes, descriptor: int | None = None) -> Memory:
-        """See `Device.attach`. K509 if this device can't reach the memory's device, which this
-        process needn't see; K514 if there is no such memory, or, without a descriptor, if the
-        exporting process has ended or is this one."""
-        own, offset, size_bytes, _ = _unpacked(handle)
-        if descriptor is None:
-            made = self.native.attach(own)
-        else:
-            made = self.native.attach_descriptor(descriptor, offset + max(size_bytes, 1))
-        return Memory(made.address + offset, size_bytes, made)
 
     def capacity(self, program: Program, function: str, threads: int) -> int:
         """See `Device.capacity`."""
@@ -196,45 +156,45 @@ class CudaDevice(Device):
         """See `Device.is_captured`."""
         return self.native.is_captured(stream_address(stream))
 
-    def _interim(self, text: str, instead: str) -> int | None:
-        """The module of prebuilt kernels, as long as no machine code of `text` is at hand, which is
-        then compiled in the background; else None."""
-        arch = None
-        with suppress(SleyError):  # without a compiler
-            arch = self.arch
-        if _digest(text) in self._modules or (arch and is_compiled(text, arch)):
-            return None
-        module = self._prebuilt(instead)
-        if arch and module:
-            compile_later(text, arch)
-        return module
-
     def _module(self, text: str) -> int:
         module = self._prebuilt(text)
         if module is None:
             module = self._modules[_digest(text)] = self.native.load(compiled(text, self.arch))
         return module
 
+    def read_code(self, folder: Path) -> Diagnostic | None:
+        """See `Device.read_code`."""
+        here = folder / CODE
+        if folder in self._folders or not here.is_dir():
+            return None
+        self._folders.append(folder)
+        found, (major, minor) = sorted(each.name for each in here.iterdir()), self.native.capability
+        if {*architectures(major, minor)} & {*found}:
+            return None
+        return K502.diagnostic(
+            at=Place(str(here)),
+            expected=f"machine code for compute capability {major}.{minor}",
+            found=", ".join(shortened(found)) or "none",
+            remedy=f"Write the folder with `sley package --arch sm_{major}{minor}`, or leave the "
+            "code out: kernels are then compiled where they run.",
+        )
+
     def _prebuilt(self, text: str) -> int | None:
-        """The module of a text's prebuilt kernels, or of a text that was loaded before. Kernels for
+        """The module of a text's kernels that were compiled ahead, or loaded before. Kernels for
         other GPUs are as none; any other error of loading them compiled ones have, too."""
         key = _digest(text)
-        code = prebuilt(text) if self._has_prebuilt and key not in self._modules else None
+        code = None if key in self._modules else self._code_ahead(text)
         if code is not None:
             with suppress(SleyError):
                 self._modules[key] = self.native.load(code)
         return self._modules.get(key)
 
+    def _code_ahead(self, text: str) -> bytes | None:
+        for folder in self._folders:
+            if code := code_in(folder, self.native.capability, text):
+                return code
+        return prebuilt(text) if self._has_prebuilt else None
+
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
-
-
-def _unpacked(handle: bytes) -> tuple[Any, ...]:
-    """The parts of a handle; K514 for other bytes."""
-    if len(handle) != _HANDLE.size:
-        raise K514.error(
-            expected=f"a handle of {_HANDLE.size} bytes, as `export` makes them",
-            found=f"{len(handle)} bytes",
-        )
-    return _HANDLE.unpack(handle)

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
-from queue import Queue
+from queue import PriorityQueue
+from random import random
 from threading import Thread
 
 from sley.engine.devices.cuda import compiler
+from sley.errors import SleyError
 from sley.errors.disk_cache import cached_bytes, is_cached
 
 _SUFFIX = ".cubin"
@@ -41,25 +43,25 @@ def is_compiled(text: str, arch: str) -> bool:
 
 def compile_later(text: str, arch: str) -> None:
     """Compiles a text into the cache in the background; one that fails, only once."""
-    background().put((text, arch))
+    background().put((random(), text, arch))
 
 
 @cache
-def background() -> Queue[tuple[str, str]]:
+def background() -> PriorityQueue[tuple[float, str, str]]:
     """Texts, with their architectures, that wait for being compiled one after the other; its `join`
-    waits until all are.
+    waits until all are. Their order is by chance: so processes that need the same ones share them.
 
     Another process compiles: NVRTC would still run in this one while its memory is taken down at
     its end. It outlives this one, and says nothing; if it fails, the next job compiles.
     """
-    texts: Queue[tuple[str, str]] = Queue()
+    texts: PriorityQueue[tuple[float, str, str]] = PriorityQueue()
 
     def work() -> None:
         asked: set[int] = set()
         while True:
-            job = texts.get()
-            if hash(job) not in asked:
-                asked.add(hash(job))
+            _, *job = texts.get()
+            if hash(tuple(job)) not in asked:
+                asked.add(hash(tuple(job)))
                 _compile_apart(*job)
             texts.task_done()
 
@@ -70,16 +72,17 @@ def background() -> Queue[tuple[str, str]]:
 
 def _compile_apart(text: str, arch: str) -> None:
     job = {"path": [*map(str, sys.path)], "text": text, "arch": arch}
-    # A program that Python is a part of may have no Python to start; a RuntimeError says that this
-    # process ends.
-    with suppress(OSError, RuntimeError):
-        subprocess.run(
-            [sys.executable or "", "-c", _CHILD],
-            input=json.dumps(job).encode(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a signal to this one's group doesn't end it
-        )
+    # Without NVRTC; a program that Python is a part of may have no Python to start; a RuntimeError
+    # says that this process ends.
+    with suppress(SleyError, OSError, RuntimeError):
+        if not is_compiled(text, arch):
+            subprocess.run(
+                [sys.executable or "", "-c", _CHILD],
+                input=json.dumps(job).encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a signal to this one's group doesn't end it
+            )
 
 
 def _key(text: str, arch: str) -> tuple[str, ...]:

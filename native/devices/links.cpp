@@ -1,0 +1,73 @@
+#include "devices/links.hpp"
+
+#include <utility>
+
+#include "devices/deferred_free.hpp"
+
+namespace sley {
+
+Links::Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<Barrier> barrier,
+             std::shared_ptr<CallOrder> order, std::uint64_t abort,
+             const std::vector<std::size_t>& mailboxes, const Tables& tables,
+             const std::vector<Place>& places, std::uint64_t timeout_ns)
+    : memory_(std::move(memory)), barrier_(std::move(barrier)), order_(std::move(order)) {
+    auto made = memory_->allocate(mailboxes);
+    mailboxes_ = std::move(made.own);
+    for (const auto& plan : tables) {
+        auto& own = plans_.emplace_back();
+        for (const auto& [device, launches, behind] : places) {
+            auto segments = made.found.at(device);
+            segments.insert(segments.end(), behind.begin(), behind.end());
+            own.push_back(std::make_shared<DevicePlan>(plan, *device, launches, segments, abort,
+                                                       timeout_ns));
+        }
+    }
+    memory_->processes().use(barrier_);
+}
+
+Links::~Links() {
+    if (!is_closed_) free();
+}
+
+void Links::check_open() const {
+    if (is_closed_) throw Refusal("R508", "an executor that is open", "a closed one");
+}
+
+bool Links::check() const {
+    check_open();
+    if (!failed_.empty()) throw Refusal("R508", "an executor without a failed call", failed_);
+    return !barrier_->is_given_up();
+}
+
+void Links::end() {
+    order_->wait();
+    leave();
+}
+
+void Links::close(bool meet) {
+    if (is_closed_) return;
+    end();
+    is_closed_ = true;
+    memory_->detach();
+    try {
+        if (meet) barrier_->wait_for_others();  // their kernels write into this process's memory
+    } catch (...) {
+        free();
+        throw;
+    }
+    free();
+}
+
+// Others may still have the plans and calls of them, which can't be started any more.
+void Links::free() {
+    release([barrier = barrier_, memory = memory_, order = std::move(order_),
+             mailboxes = std::move(mailboxes_), plans = std::move(plans_), kept = std::move(kept_)] {
+        barrier->leave();
+        memory->detach();
+        for (const auto& each : plans) {
+            for (const auto& plan : each) plan->free();
+        }
+    });
+}
+
+}  // namespace sley
