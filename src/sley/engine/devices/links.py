@@ -128,7 +128,7 @@ class LinkSet(LinkLayout):
         finally:
             if self._links.is_closed:
                 self.memory.index.free()  # calls may have it
-                del self.order, self.launches, self.mailboxes, self.states, self.memory
+                del self.launches, self.mailboxes, self.states, self.memory
 
     def _made(self, behind: list[int]) -> native.Links:
         """The links in C++; behind: the addresses of the segments behind the mailboxes'."""
