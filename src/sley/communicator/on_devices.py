@@ -198,7 +198,9 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
             own = json.dumps([color, key]).encode()
-            said = core.links.ranks.gather({self.rank: own})  # which an abort ends
+            said = core.links.ranks.gather(
+                {self.rank: own}
+            )  # which an abort ends, other than an exchange
         if color is None:
             return None
         given = enumerate(map(json.loads, said))

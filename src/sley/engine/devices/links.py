@@ -127,7 +127,7 @@ class LinkSet(LinkLayout):
             self._links.close(meet)
         finally:
             if self._links.is_closed:
-                del self.order, self.launches, self.mailboxes, self.states, self.memory
+                del self.launches, self.mailboxes, self.states, self.memory
 
     def _made(self, behind: list[int]) -> native.Links:
         """The links in C++; behind: the addresses of the segments behind the mailboxes'."""
