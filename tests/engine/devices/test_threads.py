@@ -37,6 +37,10 @@ stream, data = threads().stream(), [np.ones(9, np.int32) for _ in range(3)]
 for _ in range(9):
     on(data, streams=stream)
 enqueue(stream, lambda: (time.sleep(0.1), print("sum", data[0][0], flush=True)))
+child = os.fork()
+if not child:
+    raise SystemExit  # which doesn't wait for the parent's stream
+assert os.waitpid(child, 0)[1] == 0
 """
 
 
