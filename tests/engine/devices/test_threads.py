@@ -46,7 +46,8 @@ assert os.waitpid(child, 0)[1] == 0
 
 def test_a_piece_of_memory_is_written_read_and_shared() -> None:
     device = ThreadsDevice()
-    memory = device.allocate(64)
+    made = device.native.allocate_shared(64)
+    memory = Memory(made.address, 64, made)
     device.write(memory, 0, np.arange(64, dtype=np.uint8))
     piece = Memory(memory.address + 8, 16, memory.owner)
     array = device.array(piece, "int32", 3)
