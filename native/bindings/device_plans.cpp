@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
+#include "bindings/lease.hpp"
 #include "devices/device_calls.hpp"
 #include "devices/memory_index.hpp"
 
@@ -130,25 +131,14 @@ Numbers cut(const PlanTables& self, std::int64_t item_bytes, std::int64_t count)
     return {{"chunk", cut.chunk}, {"tile", cut.tile}, {"tiles", cut.tiles}, {"slices", cut.slices}};
 }
 
-// What has memory of devices, and keeps them.
-template <class Make>
-auto on_devices(nb::object devices, const Make& make) {
-    const auto made = [&make] {
-        const Unlocked unlocked;  // a device may make it wait
-        return make();
-    };
-    return std::shared_ptr<std::remove_pointer_t<decltype(made())>>(
-        made(), [kept = std::make_shared<Function>(std::move(devices))](auto* one) {
-            if (is_python_ending()) return;  // as all memory of devices
-            const Unlocked unlocked;
-            delete one;
-        });
-}
-
 std::shared_ptr<MemoryIndex> make_index(
     int ranks, nb::typed<nb::object, std::vector<std::pair<int, Device*>>> devices) {
     const auto own = nb::cast<std::vector<std::pair<int, Device*>>>(devices);
-    return on_devices(std::move(devices), [&] { return new MemoryIndex(ranks, own); });
+    const auto made = [&] {
+        const Unlocked unlocked;  // a device may make it wait
+        return new MemoryIndex(ranks, own);
+    };
+    return on_devices(made(), std::make_shared<Function>(std::move(devices)));
 }
 
 // A plan on a device, and the kernels that run and divide.
@@ -277,8 +267,6 @@ void define_device_plans(nb::module_& m) {
              "item_bytes"_a, "count"_a, "The bytes that a call needs of each rank's scratch.");
     nb::class_<DevicePlan>(m, "DevicePlan", "A plan on a device of this process.")
         .def_prop_ro("blocks", &DevicePlan::blocks, "The number of blocks that run at once.")
-        .def("free", &DevicePlan::free, nb::call_guard<Unlocked>(),
-             "Frees its memory, also if calls are still there, which can't be started afterwards.")
         .def("stuck", &stuck, nb::sig("def stuck(self) -> list[dict[str, int]]"),
              "The reports of the blocks that have given up.");
     const nb::call_guard<Unlocked> unlocked;
@@ -291,9 +279,7 @@ void define_device_plans(nb::module_& m) {
         .def("add_scratch", &MemoryIndex::add_scratch, "rank"_a, "address"_a, "size_bytes"_a,
              "all_read"_a, unlocked, "Those that all ranks read are larger than those before.")
         .def("number", &MemoryIndex::number, "rank"_a, "address"_a, "size_bytes"_a, unlocked,
-             "By which peers read a rank's memory; 0: none does, 1: those of this process.")
-        .def("free", &MemoryIndex::free, unlocked,
-             "Frees its own memory, also if calls are still there, which can't be started afterwards.");
+             "By which peers read a rank's memory; 0: none does, 1: those of this process.");
     nb::class_<PlanCall>(m, "PlanCall", "A call of a plan, which can be started many times.")
         .def("__init__", &make_call, "order"_a, "memory"_a, "places"_a, "threads"_a, "together"_a,
              "keeps"_a, "places: a plan on a device, and its kernels there.")
@@ -325,7 +311,7 @@ void define_device_plans(nb::module_& m) {
              },
              "kind"_a, "in_place"_a, "root"_a, "ends"_a, "plans"_a, unlocked,
              "The calls of a kind run plans[k] up to ends[k] bytes of the largest buffer of any "
-             "rank; the last end is 2**64 - 1.")
+             "rank, and larger ones the last plan.")
         .def("set_program",
              [](DeviceCalls& self, int plan, int dtype, int op, bool scales, Address run,
                 Address divide) { self.set_program(plan, {dtype, op, scales}, run, divide); },

@@ -205,7 +205,6 @@ void define_devices(nb::module_& m) {
         .def_prop_ro("device", &CudaDevice::device)
         .def_prop_ro("context", &CudaDevice::context)
         .def("reach", &CudaDevice::reach, "other"_a, unlocked)
-        .def("place_of", &CudaDevice::place_of, "address"_a, unlocked)
         .def("has_multicast", &CudaDevice::has_multicast, unlocked)
         .def_static("window", &window, "devices"_a, "size_bytes"_a, unlocked,
                     "The addresses of the devices' parts, of all of them behind the switch, and "
@@ -223,12 +222,8 @@ void define_devices(nb::module_& m) {
     nb::class_<CallOrder>(m, "CallOrder", "Serialises calls on devices.")
         .def(nb::new_([](const Array<const std::uint8_t>& abort) {
                  const auto* word = reinterpret_cast<const std::atomic<std::uint64_t>*>(abort.data());
-                 // At exit its events are the driver's, which may already be unloaded.
-                 return std::shared_ptr<CallOrder>(
-                     new CallOrder(word),
-                     [kept = std::make_shared<Function>(nb::cast(abort))](CallOrder* order) {
-                         if (!is_python_ending()) delete order;
-                     });
+                 return on_devices(new CallOrder(word),
+                                   std::make_shared<Function>(nb::cast(abort)));
              }),
              "abort"_a)
         .def("wait",

@@ -25,4 +25,14 @@ struct Lease : Resource {
     }
 };
 
+// The same for what has memory of devices. needs: what lasts as long.
+template <class T>
+std::shared_ptr<T> on_devices(T* made, std::shared_ptr<void> needs = {}) {
+    return {made, [needs = std::move(needs)](T* one) {
+                if (is_python_ending()) return;
+                const Unlocked unlocked;
+                delete one;
+            }};
+}
+
 }  // namespace sley

@@ -76,12 +76,8 @@ std::shared_ptr<MemoryExchange> make_memory(std::shared_ptr<Processes> processes
                                             nb::typed<nb::dict, int, Device> devices,
                                             bool has_lines) {
     const auto own = nb::cast<Devices>(devices);
-    return {new MemoryExchange(std::move(processes), own, has_lines),
-            [kept = std::make_shared<Function>(std::move(devices))](MemoryExchange* memory) {
-                if (is_python_ending()) return;  // as all memory of devices
-                const Unlocked unlocked;
-                delete memory;
-            }};
+    return on_devices(new MemoryExchange(std::move(processes), own, has_lines),
+                      std::make_shared<Function>(std::move(devices)));
 }
 
 std::pair<nb::typed<nb::dict, int, Lease>, std::vector<Processes::Numbers>> allocate(
@@ -99,6 +95,7 @@ std::pair<nb::typed<nb::dict, int, Lease>, std::vector<Processes::Numbers>> allo
 using LinkPlace = std::tuple<Device*, std::vector<std::vector<int>>, std::vector<std::uint64_t>>;
 
 std::shared_ptr<Links> make_links(std::shared_ptr<MemoryExchange> memory,
+                                  std::shared_ptr<MemoryIndex> index,
                                   std::shared_ptr<Barrier> barrier,
                                   std::shared_ptr<CallOrder> order, Address abort,
                                   const std::vector<std::size_t>& mailboxes,
@@ -108,14 +105,10 @@ std::shared_ptr<Links> make_links(std::shared_ptr<MemoryExchange> memory,
     for (const auto& [device, launches, behind] : rows) places.push_back({device, launches, behind});
     const auto made = [&] {
         const Waiting waiting;
-        return new Links(std::move(memory), std::move(barrier), std::move(order), abort, mailboxes,
-                         {tables.begin(), tables.end()}, places, timeout_ns);
+        return new Links(std::move(memory), std::move(index), std::move(barrier), std::move(order),
+                         abort, mailboxes, {tables.begin(), tables.end()}, places, timeout_ns);
     };
-    return {made(), [](Links* links) {
-                if (is_python_ending()) return;  // as all memory of devices
-                const Unlocked unlocked;
-                delete links;
-            }};
+    return on_devices(made());
 }
 
 std::map<int, Address> mailboxes_of(const Links& self) {
@@ -188,8 +181,8 @@ void define_processes(nb::module_& m) {
                       "What persists between the calls of a communicator, for this process: the ranks' "
                       "mailboxes, and the plans on each device. Freed, its memory lasts until no call "
                       "is under way.")
-        .def(nb::new_(&make_links), "memory"_a, "barrier"_a, "order"_a, "abort"_a, "mailboxes"_a,
-             "tables"_a, "places"_a, "timeout_ns"_a,
+        .def(nb::new_(&make_links), "memory"_a, "index"_a, "barrier"_a, "order"_a, "abort"_a,
+             "mailboxes"_a, "tables"_a, "places"_a, "timeout_ns"_a,
              "All processes call this together. abort: the address of the barrier's memory. "
              "mailboxes: the bytes of each rank's. places: each device, the ranks of its launches, and "
              "the bases of the segments behind the mailboxes'.")

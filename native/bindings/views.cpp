@@ -354,13 +354,7 @@ void define_views(nb::module_& m) {
         .def_ro("writable", &ArrayView::writable, "Whether kernels may write it.")
         .def_prop_ro("size_bytes", &ArrayView::bytes)
         .def_prop_ro("dtype", [](const ArrayView& self) { return self.type->name; },
-                     "The name of the elements' type, the engine's or uint16.")
-        .def_prop_ro("number",
-                     [](const ArrayView& self) {
-                         const auto number = self.type - std::begin(kElementTypes);
-                         return number < kDataTypes ? number : -1;
-                     },
-                     "The engine's number of the type; -1 for uint16, bits of another.");
+                     "The name of the elements' type, the engine's or uint16.");
     m.def("view", &view, "array"_a.none(), "device"_a, "what"_a,
           "A view of an array on a device. what: its name in messages. K504, K519, R504.");
     nb::class_<CallArrays>(m, "CallArrays",

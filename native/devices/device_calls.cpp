@@ -1,7 +1,6 @@
 #include "devices/device_calls.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -23,10 +22,9 @@ void DeviceCalls::set_table(const CallKind& kind, std::vector<std::uint64_t> end
                             std::vector<int> plans) {
     const std::lock_guard<std::mutex> held(lock_);
     const auto is_unknown = [this](int plan) { return plan < 0 || plan >= int(plans_.size()); };
-    if (ends.size() != plans.size() || !std::is_sorted(ends.begin(), ends.end()) || ends.empty() ||
-        ends.back() != std::numeric_limits<std::uint64_t>::max() ||
+    if (ends.size() + 1 != plans.size() || !std::is_sorted(ends.begin(), ends.end()) ||
         std::any_of(plans.begin(), plans.end(), is_unknown)) {
-        throw std::invalid_argument("ends up to the largest number, and a plan for each");
+        throw std::invalid_argument("ascending ends, and a plan up to each and behind the last");
     }
     rows_[{kind.kind, kind.in_place, kind.root}] = {std::move(ends), std::move(plans)};
 }

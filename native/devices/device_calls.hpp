@@ -39,8 +39,8 @@ public:
     // Returns the plan's number: from 0 on.
     int add_plan(std::shared_ptr<const DevicePlan> plan);
 
-    // The plans of the calls of a kind, by size: plans[k] up to ends[k] bytes, which ascend to the
-    // largest number.
+    // The plans of the calls of a kind, by size: plans[k] up to ends[k] bytes, which ascend, and the
+    // last one for larger calls.
     void set_table(const CallKind& kind, std::vector<std::uint64_t> ends, std::vector<int> plans);
 
     // The kernels of a plan's calls; see PlanCall::Place.

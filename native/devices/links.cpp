@@ -6,11 +6,12 @@
 
 namespace sley {
 
-Links::Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<Barrier> barrier,
-             std::shared_ptr<CallOrder> order, std::uint64_t abort,
-             const std::vector<std::size_t>& mailboxes, const Tables& tables,
+Links::Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<MemoryIndex> index,
+             std::shared_ptr<Barrier> barrier, std::shared_ptr<CallOrder> order,
+             std::uint64_t abort, const std::vector<std::size_t>& mailboxes, const Tables& tables,
              const std::vector<Place>& places, std::uint64_t timeout_ns)
-    : memory_(std::move(memory)), barrier_(std::move(barrier)), order_(std::move(order)) {
+    : memory_(std::move(memory)), index_(std::move(index)), barrier_(std::move(barrier)),
+      order_(std::move(order)) {
     auto made = memory_->allocate(mailboxes);
     mailboxes_ = std::move(made.own);
     memory_->processes().use(barrier_);  // where the others wait, also for a refusal
@@ -62,10 +63,11 @@ void Links::close(bool meet) {
 
 // Others may still have the plans and calls of them, which can't be started any more.
 void Links::free() {
-    release([barrier = barrier_, memory = memory_, order = std::move(order_),
+    release([barrier = barrier_, memory = memory_, index = index_, order = std::move(order_),
              mailboxes = std::move(mailboxes_), plans = std::move(plans_), kept = std::move(kept_)] {
         barrier->leave();
         memory->detach();
+        index->free();
         for (const auto& each : plans) {
             for (const auto& plan : each) plan->free();
         }

@@ -12,6 +12,7 @@
 #include "devices/call_order.hpp"
 #include "devices/device_plan.hpp"
 #include "devices/memory_exchange.hpp"
+#include "devices/memory_index.hpp"
 
 namespace sley {
 
@@ -31,8 +32,8 @@ public:
 
     // All processes call this together. abort: the memory of the barrier, which has to last as long as
     // this one's memory (`keep`). mailboxes: the bytes of each rank's.
-    Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<Barrier> barrier,
-          std::shared_ptr<CallOrder> order, std::uint64_t abort,
+    Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<MemoryIndex> index,
+          std::shared_ptr<Barrier> barrier, std::shared_ptr<CallOrder> order, std::uint64_t abort,
           const std::vector<std::size_t>& mailboxes, const Tables& tables,
           const std::vector<Place>& places, std::uint64_t timeout_ns);
     Links(const Links&) = delete;
@@ -67,6 +68,7 @@ private:
     void free();
 
     std::shared_ptr<MemoryExchange> memory_;
+    std::shared_ptr<MemoryIndex> index_;
     std::shared_ptr<Barrier> barrier_;
     std::shared_ptr<CallOrder> order_;
     std::map<int, Resource> mailboxes_;

@@ -39,8 +39,6 @@ public:
 
 private:
     void attach_others(const std::vector<std::size_t>& sizes, Made& made);
-    Resource attach(Device& device, int rank, int descriptor, std::size_t bytes,
-                    const std::string& identity) const;
 
     std::shared_ptr<Processes> processes_;
     std::map<int, Device*> devices_;

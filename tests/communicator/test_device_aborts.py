@@ -139,8 +139,6 @@ class Broken(ThreadsDevice):
     ("at", "after", "rule"),
     [
         ("allocate", 0, K507),
-        ("allocate", 1, K507),
-        ("map_host", 0, K507),
         ("build", 0, K503),
         ("build", 1, K503),
     ],
@@ -176,11 +174,7 @@ def opening(folder: str, rank: int, ranks: int, settings: Settings) -> DeviceCom
     at = os.environ["DIES_AT"]
     if rank == 1 and at == "start":
         kill()
-    device = (
-        Broken(at, 1 if at == "allocate" else 0, kill)
-        if rank == 1 and hasattr(ThreadsDevice, at)
-        else threads()
-    )
+    device = Broken(at, 0, kill) if rank == 1 and hasattr(ThreadsDevice, at) else threads()
     kernels = KernelSettings(Engine.INTERPRETED, timeout_s=3)
     settings = Settings(timeout_s=3)
     return DeviceCommunicator(
@@ -210,11 +204,11 @@ def splits(comm: DeviceCommunicator) -> None:
     ("at", "does", "code"),
     [
         ("start", splits, "N601"),
-        ("export", splits, "N601"),
+        ("carries_lines", splits, "N601"),
         ("allocate", splits, "K514"),
         ("build", splits, "K514"),
-        ("split", splits, "K514"),
-        ("load", loads, "K514"),
+        ("split", splits, "N620"),
+        ("load", loads, "N620"),
     ],
 )
 def test_the_end_of_a_process_ends_what_others_do(

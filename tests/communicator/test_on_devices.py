@@ -404,9 +404,9 @@ def test_ranks_that_differ_are_refused_on_all(of_rank: dict[str, Any], found: st
 
 def test_the_memory_of_plans_takes_no_descriptors() -> None:
     """A rank has more than a hundred pieces, and a process may have 1,024 descriptors."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with ranks_of(2, types=["int32"]):
-        assert len(os.listdir("/proc/self/fd")) - before < 40
+        assert len(list(Path("/proc/self/fd").iterdir())) - before < 40
 
 
 def test_what_is_no_device_is_refused() -> None:

@@ -239,8 +239,10 @@ void check_links_end_together() {
         const auto abort = memory->allocate_host(Barrier::bytes(2));
         auto* words = reinterpret_cast<Barrier::Word*>(abort.address);
         const auto barrier = std::make_shared<Barrier>(words, 2, std::vector<int>{rank}, 60);
-        Links links(memory, barrier, std::make_shared<CallOrder>(words), abort.address, {64, 64}, {},
-                    {{&device, {{rank}}, {}}}, 0);
+        const auto index = std::make_shared<MemoryIndex>(
+            2, std::vector<std::pair<int, Device*>>{{rank, &device}});
+        Links links(memory, index, barrier, std::make_shared<CallOrder>(words), abort.address,
+                    {64, 64}, {}, {{&device, {{rank}}, {}}}, 0);
         const auto memory_of_calls = std::make_shared<int>();
         links.keep(memory_of_calls);
         links.keep(abort.owner);

@@ -323,12 +323,16 @@ def check_in_place() -> None:
 
 
 def check_lists_that_overlap() -> None:
-    """The tensor for rank k + 1 is where that from rank k arrives."""
+    """The tensor for rank k + 1 is where that from rank k arrives, or that from another rank: then
+    the tensors aren't in a row."""
     ranks, rank, size = dist.get_world_size(), dist.get_rank(), 500_000
-    whole = torch.arange(ranks + 1.0).repeat_interleave(size) + 10 * rank
-    parts = list(whole.split(size))
-    dist.all_to_all(parts[1:], parts[:-1])
-    same(whole[size:], (10.0 * torch.arange(ranks) + rank).repeat_interleave(size))
+    arrived = 10.0 * torch.arange(ranks) + rank
+    for step in (1, -1):
+        whole = torch.arange(ranks + 1.0).repeat_interleave(size) + 10 * rank
+        parts = list(whole.split(size))
+        dist.all_to_all(parts[1:][::step], parts[:-1])
+        expected = arrived if step == 1 else arrived.flip(0)
+        same(whole[size:], expected.repeat_interleave(size))
 
 
 def test_lists_may_overlap(four_ranks: RankPool) -> None:

@@ -23,6 +23,7 @@ jobs/             plans on worker processes of this machine
 running.py        `sley.run` and `sley.execute`
 calibrating.py    a topology of this machine, measured
 on_devices.py     the communicator on GPUs, and on threads as a device
+device_opening.py what its ranks choose and make together: plans, links, kernels
 """
 
 import importlib

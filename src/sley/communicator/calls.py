@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from numbers import Real
 from typing import Final, NamedTuple, TypeAlias
 
@@ -118,6 +119,14 @@ class Call:
 def kind_number(kind: str) -> int:
     """The number of a kind of calls in records, and in the engine's ready calls."""
     return _NUMBER[kind]
+
+
+@cache
+def ready_kind(name: str) -> native.Kind:
+    """A kind of calls, for the engine, which starts usual ones."""
+    row = CALLS[name]
+    parts = row.input_parts, row.output_parts
+    return native.Kind(kind_number(name), row.reduces, bool(row.roles), *parts)
 
 
 def kind_named(number: int) -> str:

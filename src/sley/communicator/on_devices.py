@@ -7,18 +7,12 @@ import json
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from itertools import product, zip_longest
-from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakSet
-
-import numpy as np
 
 from sley.communicator.arrays import (
     check_order,
@@ -29,53 +23,33 @@ from sley.communicator.arrays import (
     memory_of,
     root_array,
 )
-from sley.communicator.calls import Call
+from sley.communicator.calls import Call, kind_number, ready_kind
+from sley.communicator.device_opening import MOVED, DeviceCore, DeviceOpening
 from sley.communicator.failures import Failure, caused, closed, failed_before
-from sley.communicator.rendezvous.bootstrap import Rendezvous, bootstrap, check_place
+from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
-from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
-from sley.communicator.selection.plans import Plans
-from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.settings import Settings
 from sley.communicator.sharing import fork_safe
-from sley.communicator.stats import log_to_stderr, logger
+from sley.communicator.stats import log_to_stderr
 from sley.engine import arguments, native
-from sley.engine.devices import Device, Launching, LinkSet, open_devices
+from sley.engine.devices import Device, open_devices
 from sley.engine.devices import Settings as KernelSettings
 from sley.engine.devices.arguments import check_factor
-from sley.engine.devices.device import Memory, Program
-from sley.engine.devices.links import check_queues
-from sley.engine.devices.programs import Programs
-from sley.engine.kernels import KERNELS, Engine
 from sley.engine.limits import whole
-from sley.engine.types import DATA_TYPES, DataType, data_type, reduction
-from sley.errors import Diagnostic, Place, SleyError, telling
+from sley.engine.types import DATA_TYPES, USUAL_TYPES, DataType, data_type, reduction
+from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.calls import N627
-from sley.errors.communicator import N604
-from sley.errors.devices import K506, K508, K514, K518
+from sley.errors.devices import K508, K518
 from sley.errors.runtime import R508
-from sley.ir.sizes import SizeRange
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
 
-_TYPES = ("float32", "float16", "bfloat16")
-_MOVED = {kind.size_bytes: kind for kind in DATA_TYPES.values() if kind.name.startswith("int")}
-"""What calls that don't reduce move elements as, by their size: the bytes are all that counts."""
+_MOVED_AS = {name: MOVED[kind.size_bytes] for name, kind in DATA_TYPES.items()}
+_MOVED_AS["uint16"] = MOVED[2]  # NumPy's type for the bits of some
 
-_MOVED_AS = {name: _MOVED[kind.size_bytes] for name, kind in DATA_TYPES.items()}
-_MOVED_AS["uint16"] = _MOVED[2]  # NumPy's type for the bits of some
-
-_NUMBER = {kind: number for number, kind in enumerate(CALLS)}
-"""The number of each kind of calls, in the engine."""
-
-_NO_END = 2**64 - 1
-_WORD_BYTES = 256
-_DIGITS = 16
 _MOST_KEY = 2**31 - 1
-_MOST_BLOCKS = 32
-"""The most thread blocks of a rank, as many as NCCL's."""
 
 _OPEN: WeakSet[DeviceCommunicator] = WeakSet()
 """The open communicators of this process."""
@@ -83,195 +57,6 @@ _OPEN_LOCK = fork_safe(threading.Lock())
 
 _LOOK_S = 0.25
 """How often the other ranks' processes are looked at: a few system calls each time."""
-
-Key: TypeAlias = tuple[str, bool, int]
-"""A kind of calls: its name, whether in place, and the root, or 0."""
-
-Table: TypeAlias = Mapping[Key, Sequence[tuple[SizeRange, ReadyPlan]]]
-"""The plans of all kinds of calls, by size."""
-
-
-@dataclass(frozen=True)
-class _Core:
-    """What an open communicator has. A call keeps it until it returns, even if another thread
-    closes the communicator meanwhile.
-
-    stream: of calls without one. word: memory of barriers. mates: the ranks on this rank's device.
-    users: the numbers of the user's plans.
-    """
-
-    links: LinkSet
-    programs: Programs
-    calls: native.DeviceCalls
-    stream: Any
-    word: Memory
-    mates: list[int]
-    users: frozenset[int]
-
-    def load(self, number: int, dtype: DataType, op: ReduceOp, *, scales: bool = False) -> None:
-        """Loads the kernels of a plan's calls, while none is under way. Errors: K5xx."""
-        # Generated code of 142 plans (8 ranks) for three types would be 340 programs on a GPU.
-        engine = None if number in self.users else Engine.INTERPRETED
-        (program,) = self.programs.of(
-            number, dtype, op, scales=scales, wait=lambda: None, engine=engine
-        )
-        run, divide = KERNELS
-        self._check_room(number, program)
-        divides = program[divide] if op is ReduceOp.AVG else 0
-        self.calls.set_program(number, dtype.number, int(op), scales, program[run], divides)
-
-    def _check_room(self, number: int, program: Program) -> None:
-        """K506 if the blocks of the ranks on this device can't run at the same time."""
-        if len(self.mates) == 1:
-            return
-        device, threads = self.links.ranks.places[0], self.links.settings.threads
-        of_ranks = np.maximum(np.diff(self.links.kernels[number].plan.rank_block), 1)
-        blocks = int(of_ranks[self.mates].sum())
-        room = device.capacity(program, KERNELS[0], threads)
-        if blocks > room:
-            raise K506.error(
-                expected=f"at most {room} blocks of {threads} threads at once on {device.name}",
-                found=f"{blocks} blocks of {len(self.mates)} ranks",
-            )
-
-
-@dataclass(frozen=True)
-class _Opening:
-    """What the ranks of a communicator do together to open it. Its fields are arguments of
-    `DeviceCommunicator`, but for the finished rendezvous. Errors: those of its class."""
-
-    rendezvous: Rendezvous
-    device: Device
-    settings: Settings
-    kernels: KernelSettings
-    types: tuple[DataType, ...]
-    ops: tuple[ReduceOp, ...]
-
-    def exchange(self, value: bytes) -> list[bytes]:
-        """An all-gather with a timeout of its own: plans are compiled between two of them."""
-        self.rendezvous.renew(self.settings.patience_s)
-        return self.rendezvous.exchange(value)
-
-    def choose(self, topology: Topology | str | None) -> tuple[Plans, Table]:
-        """What chooses plans, and the plans of all calls, which are equal on all ranks."""
-        rendezvous, settings = self.rendezvous, self.settings
-        if rendezvous.hosts.count > 1:
-            found = f"ranks on {rendezvous.hosts.count} hosts"
-            raise K514.error(expected="all ranks on one host", found=found)
-        limits = self._limits(topology)
-        with telling(rendezvous.refuse):
-            plans = Plans(
-                rendezvous.hosts,
-                devices=limits,
-                plan_dir=settings.plan_dir,
-                cache=settings.use_cache,
-            )
-            folder = settings.plan_dir
-            unfit = None if folder is None else self.device.read_code(Path(folder))
-            problems = [*plans.folder_problems, *([unfit] if unfit else [])]
-            if settings.plan_dir_strict and problems:
-                raise SleyError(problems)
-            table = {
-                (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
-                for kind, in_place, root in _keys(rendezvous.ranks)
-            }
-        rows = [
-            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
-            for key, ranges in table.items()
-            for sizes, ready in ranges
-        ]
-        self._check_same(rows)
-        if rendezvous.rank == 0:
-            for row in rows:
-                logger.info("%s: for %s: %s", rendezvous.name, *row)
-        for problem in plans.problems:
-            words = "%s, rank %d: sley's default plans run instead of those of\n%s"
-            logger.warning(words, rendezvous.name, rendezvous.rank, problem)
-        if unfit:
-            words = "%s, rank %d: kernels are not taken from the folder of plans\n%s"
-            logger.warning(words, rendezvous.name, rendezvous.rank, unfit)
-        return plans, table
-
-    def core(self, table: Table) -> _Core:
-        """What the communicator has: the plans over one set of links, each once, and their
-        kernels."""
-        rank, mates = self.rendezvous.rank, self._mates
-        plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
-        numbers = {own: number for number, own in enumerate(plans)}
-        users = {r.digest for rows in table.values() for _, r in rows if r.origin == "registered"}
-        settings = replace(
-            self.kernels,
-            timeout_s=self.kernels.timeout_s or self.settings.timeout_s,
-            launching=Launching.BY_RANK if len(mates) > 1 else self.kernels.launching,
-        )
-        links = LinkSet(list(plans.values()), {rank: self.device}, settings, exchange=self.exchange)
-        ((_, stream),) = links.launches[self.device]
-        together = settings.launching is Launching.TOGETHER
-        calls = native.DeviceCalls(
-            links.order, links.memory.index, rank, settings.threads, together
-        )
-        for (state,) in links.states:
-            calls.add_plan(state.plan)
-        with links.ranks.telling():
-            word = self.device.allocate(_WORD_BYTES)
-            of_users = frozenset(numbers[own] for own in users)
-            core = _Core(links, Programs(links), calls, stream, word, mates, of_users)
-            for (kind, in_place, root), rows in table.items():
-                ends = [_NO_END if s.end_bytes is None else s.end_bytes for s, _ in rows]
-                of = [numbers[ready.digest] for _, ready in rows]
-                calls.set_table(_NUMBER[kind], in_place, root, ends, of)
-                for number, (dtype, op) in product(of, self._programs(kind)):
-                    core.load(number, dtype, op)
-        links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
-        return core
-
-    @property
-    def _devices(self) -> list[bytes]:
-        """The identity of each rank's device."""
-        return [bytes.fromhex(one.offered["device"]) for one in self.rendezvous.descriptions]
-
-    @property
-    def _mates(self) -> list[int]:
-        """The ranks on this rank's device."""
-        return [rank for rank, at in enumerate(self._devices) if at == self.device.identity]
-
-    def _limits(self, topology: Topology | str | None) -> DeviceLimits:
-        """What the rules know of the devices, equal on all ranks."""
-        devices, offered = self._devices, self.rendezvous.descriptions
-        shares = Counter(devices)
-        rooms = [
-            int(o.offered["blocks"]) // shares[d] for o, d in zip(offered, devices, strict=True)
-        ]
-        with telling(self.rendezvous.refuse):
-            processes = [one.process for one in offered]
-            here = processes[self.rendezvous.rank]
-            check_queues(self.device, sum(processes[mate] == here for mate in self._mates))
-            own = all(map(self.device.carries_lines, {*devices} - {self.device.identity}))
-        return DeviceLimits(
-            topology,
-            has_lines=all(map(int, self.exchange(b"1" if own else b"0"))),
-            is_one_device=len(shares) == 1,
-            max_blocks=max(1, min(*rooms, _MOST_BLOCKS)),
-        )
-
-    def _check_same(self, rows: list[tuple[str, str]]) -> None:
-        """N604, on all ranks, unless they have the same rows: calls and plans in words."""
-        first, *others = map(json.loads, self.exchange(json.dumps(rows).encode()))
-        for rank, other in enumerate(others, 1):
-            if other != first:
-                pairs = zip_longest(first, other, fillvalue=("no further calls", "none"))
-                one, two = next(pair for pair in pairs if pair[0] != pair[1])
-                raise N604.error(
-                    expected=f"the same plans on all ranks of communicator "
-                    f"{self.rendezvous.name!r}, as on rank 0: for {one[0]}, {one[1]}",
-                    found=f"for {two[0]}, {two[1]} on rank {rank}",
-                )
-
-    def _programs(self, kind: str) -> list[tuple[DataType, ReduceOp]]:
-        """The types and operations of a kind's calls whose kernels are loaded beforehand."""
-        if CALLS[kind].reduces:
-            return list(product(self.types, self.ops))
-        return [(_MOVED[size], ReduceOp.SUM) for size in {own.size_bytes for own in self.types}]
 
 
 class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
@@ -281,10 +66,10 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     store, rank, ranks, name, environ: as for `Communicator`. device: the rank's, or its name
     ("cuda:0"); several ranks may have one device. settings: of these, `timeout_s`, `plan_dir`,
     `plan_dir_strict` and `use_cache` apply; by default those of the environment. kernels: how plans
-    run; by default the library's plans in the interpreter, whose kernels run all of them, the user's
-    in generated code if it was compiled before, as in a package. types, ops: whose kernels are
-    loaded now. topology: the machine for which plans are chosen, or its name; by default one like
-    the devices.
+    run; by default the library's plans in the interpreter, whose kernels run all of them, and the
+    user's in generated code if it was compiled before, as in a package. types, ops: whose kernels
+    are loaded now. topology: the machine for which plans are chosen, or its name; by default one
+    like the devices.
 
     All ranks make it together, make the same calls in the same order, and close it. When it is made
     it chooses the plans of all calls, and allocates what they share. Some calls lack something: the
@@ -315,7 +100,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         name: str = "sley",
         settings: Settings | None = None,
         kernels: KernelSettings | None = None,
-        types: Sequence[str] = _TYPES,
+        types: Sequence[str] = USUAL_TYPES,
         ops: Sequence[ReduceOp | str] = (ReduceOp.SUM,),
         topology: Topology | str | None = None,
         environ: Mapping[str, str] | None = None,
@@ -353,9 +138,10 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             offered={"device": self.device.identity.hex(), "blocks": str(self.device.blocks)},
             environ=environ,
         )
-        self._opening = _Opening(rendezvous, self.device, self.settings, self.kernels, own, named)
+        given = self.device, self.settings, self.kernels, own, named
+        self._opening = DeviceOpening(rendezvous, *given)
         self.plans, table = self._opening.choose(topology)
-        self._core: _Core | None = self._opening.core(table)
+        self._core: DeviceCore | None = self._opening.core(table)
         with _OPEN_LOCK:
             _OPEN.add(self)
         _watch()
@@ -412,7 +198,9 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
             own = json.dumps([color, key]).encode()
-            said = core.links.ranks.gather({self.rank: own})  # which an abort ends
+            said = core.links.ranks.gather(
+                {self.rank: own}
+            )  # which an abort ends, other than an exchange
         if color is None:
             return None
         given = enumerate(map(json.loads, said))
@@ -537,7 +325,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     ) -> None:
         is_usual = stream is not None and dtype is None and factor is None
         if is_usual and isinstance(op, ReduceOp) and type(root) is int and 0 <= root < self.ranks:
-            own, address = _kind(kind), self.device.stream_address(stream)
+            own, address = ready_kind(kind), self.device.stream_address(stream)
             keeps = self.device.platform == "cpu"
             with self._lock:
                 calls = self._open_core().calls
@@ -568,7 +356,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
 
     def _start(
         self,
-        core: _Core,
+        core: DeviceCore,
         call: Call,
         stream: Any,
         factor: Any = None,
@@ -578,7 +366,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         in_place, device, links = is_in_place(call, self.rank), self.device, core.links
         item = call.dtype.size_bytes
         size_bytes = size_of(call.kind, self.ranks, call.count, item)
-        which = _NUMBER[call.kind], in_place, call.root
+        which = kind_number(call.kind), in_place, call.root
         factors: dict[str, Any] = {}
         if factor is not None:
             plan = links.plans[core.calls.plan_of(*which, size_bytes)]
@@ -616,7 +404,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             self.check()
 
     def _provide(
-        self, core: _Core, outcome: int, number: int, call: Call, stream: Any, *, scales: bool
+        self, core: DeviceCore, outcome: int, number: int, call: Call, stream: Any, *, scales: bool
     ) -> None:
         """Gets what a call lacks. All ranks come here in the same call: where they are threads of a
         process, the driver may wait for the kernels of all of them when it loads or allocates."""
@@ -636,7 +424,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                 core.load(number, element, call.op, scales=scales)
             links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
 
-    def _open_core(self) -> _Core:
+    def _open_core(self) -> DeviceCore:
         core = self._core
         if core is None or os.getpid() != self._process:
             raise closed(self.name, self.rank, is_inherited=core is not None)
@@ -674,33 +462,6 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                 core.links.close(meet=meet)
 
 
-def _keys(ranks: int) -> Iterator[Key]:
-    """The kinds of calls. Only the root sees whether a gather or a scatter is in place, so none is
-    (`arrays.is_in_place`); other calls with a root have one array, as have barriers."""
-    for kind, row in CALLS.items():
-        if row.varies:
-            continue
-        places = [False, True]
-        if row.roles or kind == BARRIER:
-            places = [not row.has_place_of_rank]
-        for in_place, root in product(places, range(ranks) if row.roles else [0]):
-            yield kind, in_place, root
-
-
-@cache
-def _kind(name: str) -> native.Kind:
-    """A kind of calls for the engine."""
-    row = CALLS[name]
-    parts = row.input_parts, row.output_parts
-    return native.Kind(_NUMBER[name], row.reduces, bool(row.roles), *parts)
-
-
-def _in_words(key: Key) -> str:
-    kind, in_place, root = key
-    of_root = f", root {root}" if CALLS[kind].roles else ""
-    return f"{kind}{of_root}, {'in place' if in_place else 'out of place'}"
-
-
 @lru_cache(4096)
 def _shape(
     kind: str,
@@ -719,7 +480,7 @@ def _shape(
         element = _MOVED_AS[next(iter(types.values()))]
     else:
         found = arguments.type_of(types, name, N627)
-        element = found if CALLS[kind].reduces else _MOVED[found.size_bytes]
+        element = found if CALLS[kind].reduces else MOVED[found.size_bytes]
     return element, count_of(kind, ranks, *elements, at_root=at_root)
 
 

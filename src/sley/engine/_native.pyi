@@ -451,8 +451,6 @@ class CudaDevice(Device):
 
     def reach(self, other: CudaDevice) -> None: ...
 
-    def place_of(self, address: int) -> int | None: ...
-
     def has_multicast(self) -> bool: ...
 
     @staticmethod
@@ -515,11 +513,6 @@ class DevicePlan:
     def blocks(self) -> int:
         """The number of blocks that run at once."""
 
-    def free(self) -> None:
-        """
-        Frees its memory, also if calls are still there, which can't be started afterwards.
-        """
-
     def stuck(self) -> list[dict[str, int]]:
         """The reports of the blocks that have given up."""
 
@@ -540,11 +533,6 @@ class MemoryIndex:
     def number(self, rank: int, address: int, size_bytes: int) -> int:
         """
         By which peers read a rank's memory; 0: none does, 1: those of this process.
-        """
-
-    def free(self) -> None:
-        """
-        Frees its own memory, also if calls are still there, which can't be started afterwards.
         """
 
 class PlanCall:
@@ -586,7 +574,7 @@ class DeviceCalls:
 
     def set_table(self, kind: int, in_place: bool, root: int, ends: Sequence[int], plans: Sequence[int]) -> None:
         """
-        The calls of a kind run plans[k] up to ends[k] bytes of the largest buffer of any rank; the last end is 2**64 - 1.
+        The calls of a kind run plans[k] up to ends[k] bytes of the largest buffer of any rank, and larger ones the last plan.
         """
 
     def set_program(self, plan: int, dtype: int, op: int, scales: bool, run: int, divide: int) -> None:
@@ -628,10 +616,6 @@ class View:
     @property
     def dtype(self) -> str:
         """The name of the elements' type, the engine's or uint16."""
-
-    @property
-    def number(self) -> int:
-        """The engine's number of the type; -1 for uint16, bits of another."""
 
 def view(array: object | None, device: Device, what: str) -> View:
     """
@@ -721,7 +705,7 @@ class Links:
     What persists between the calls of a communicator, for this process: the ranks' mailboxes, and the plans on each device. Freed, its memory lasts until no call is under way.
     """
 
-    def __init__(self, memory: MemoryExchange, barrier: Barrier, order: CallOrder, abort: int, mailboxes: Sequence[int], tables: Sequence[PlanTables], places: Sequence[tuple[Device, Sequence[Sequence[int]], Sequence[int]]], timeout_ns: int) -> None:
+    def __init__(self, memory: MemoryExchange, index: MemoryIndex, barrier: Barrier, order: CallOrder, abort: int, mailboxes: Sequence[int], tables: Sequence[PlanTables], places: Sequence[tuple[Device, Sequence[Sequence[int]], Sequence[int]]], timeout_ns: int) -> None:
         """
         All processes call this together. abort: the address of the barrier's memory. mailboxes: the bytes of each rank's. places: each device, the ranks of its launches, and the bases of the segments behind the mailboxes'.
         """

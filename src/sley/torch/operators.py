@@ -31,13 +31,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
+from sley.communicator.calls import ready_kind
 from sley.engine import native
 from sley.engine.outcomes import Report
 from sley.ir.collectives import Standard
 from sley.torch.calls import CallRunner
 from sley.torch.elements import REDUCTIONS
 from sley.torch.forms import OPERATORS, Form
-from sley.torch.ready import error_of_ready, ready_kind, types
+from sley.torch.ready import error_of_ready, types
 
 _OPS = {reduction.name.lower(): op for op, reduction in REDUCTIONS.items()}
 """PyTorch's operations by their names in `torch.ops.sley`."""

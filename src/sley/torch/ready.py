@@ -18,8 +18,8 @@ import torch.autograd.profiler
 import torch.distributed as dist
 
 from sley.communicator import Call
-from sley.communicator.calls import element_number, kind_named, kind_number
-from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS
+from sley.communicator.calls import element_number, kind_named, kind_number, ready_kind
+from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER
 from sley.engine import native
 from sley.engine.outcomes import Report
 from sley.engine.types import DATA_TYPES
@@ -90,13 +90,6 @@ def ready_methods(
             getattr(messages, name),
         )
     return methods
-
-
-def ready_kind(name: str) -> native.Kind:
-    """A kind of calls, for the engine's ready calls."""
-    row = CALLS[name]
-    parts = row.input_parts, row.output_parts
-    return native.Kind(kind_number(name), row.reduces, bool(row.roles), *parts)
 
 
 def error_of_ready(runner: CallRunner, key: native.CallKey, report: Report) -> CollectiveError:

@@ -22,19 +22,14 @@ from sley.errors.runtime import R503, R514
 Exchange = Callable[[bytes], Sequence[bytes]]
 """An all-gather of bytes among the processes, in the same order in each."""
 
-Addresses = dict[Device, dict[int, int]]
-"""For each device of this process: the addresses of the ranks' memory on that device, by rank."""
-
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """An allocation with memory for every rank. memories: those of this process's ranks.
-    addresses: those of all ranks, here. seen: for each rank, the addresses of all ranks' memory on
-    its device."""
+    """An allocation with memory for every rank. memories: those of this process's ranks. seen: for
+    each rank, the addresses of all ranks' memory on its device."""
 
     memories: Mapping[int, Memory]
-    addresses: Addresses
-    seen: Mapping[int, Sequence[int]]
+    seen: Sequence[Sequence[int]]
 
 
 class DeviceRanks:
@@ -124,8 +119,7 @@ class DeviceRanks:
                 _check_size(size)
         made, seen = self.memory.allocate(list(sizes_bytes))
         memories = {rank: Memory(m.address, sizes_bytes[rank], m) for rank, m in made.items()}
-        found = {device: dict(enumerate(seen[rank])) for rank, device in self.devices.items()}
-        return SharedMemory(memories, found, dict(enumerate(seen)))
+        return SharedMemory(memories, seen)
 
     def allocate_on(self, rank: int, size_bytes: int) -> Memory:
         """Memory of a rank of this process alone. K507 if memory runs out."""

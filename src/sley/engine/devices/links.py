@@ -55,6 +55,7 @@ class LinkSet(LinkLayout):
         self.abort = ranks.allocate_host(native.Barrier.bytes(ranks.count))
         self.order = native.CallOrder(self.abort.array)
         self.launches = {device: self._launches_on(device) for device in ranks.places}
+        self.memory = LinkMemory(ranks)
         self._links = self._made(self.lanes[0].bases(windows))
         self.mailboxes = {
             rank: Memory(address, int(self.boxes.size[rank]), self._links)
@@ -67,7 +68,6 @@ class LinkSet(LinkLayout):
             ]
             for plans in self._links.plans
         ]
-        self.memory = LinkMemory(ranks)
         self._links.keep((windows, self.memory, self.launches))
 
     def synchronize(self) -> None:
@@ -127,8 +127,7 @@ class LinkSet(LinkLayout):
             self._links.close(meet)
         finally:
             if self._links.is_closed:
-                self.memory.index.free()  # calls may have it
-                del self.order, self.launches, self.mailboxes, self.states, self.memory
+                del self.launches, self.mailboxes, self.states, self.memory
 
     def _made(self, behind: list[int]) -> native.Links:
         """The links in C++; behind: the addresses of the segments behind the mailboxes'."""
@@ -136,6 +135,7 @@ class LinkSet(LinkLayout):
         own = list(ranks.devices)
         return native.Links(
             ranks.memory,
+            self.memory.index,
             native.Barrier(self.abort.array, ranks.count, own, patience_s),
             self.order,
             self.abort.address,

@@ -69,11 +69,11 @@ class LinkMemory:
 
     def _allocate(self, sizes: Sequence[int]) -> SharedMemory:
         """Memory for every rank, which all processes read."""
-        memory, count = self._ranks.allocate(sizes), self._ranks.count
+        memory = self._ranks.allocate(sizes)
         self._made.append(memory)
         if self._ranks.is_one_process:
             return memory
-        seen = np.array([memory.seen[rank] for rank in range(count)], np.uint64)
+        seen = np.array(memory.seen, np.uint64)
         for rank, own in memory.memories.items():
             if own.size_bytes:
                 shifts = seen[:, rank] - np.uint64(own.address)

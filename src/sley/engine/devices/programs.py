@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from sley.engine.devices.device import Device, Program
 from sley.engine.devices.device_state import DeviceState
@@ -17,10 +19,10 @@ from sley.verification.scales import prove_scales
 
 class Programs:
     """The programs of the plans of links, by type and reduction, loaded when they are first used.
-    Errors: K5xx."""
+    mates: the ranks on the device, if links of other ranks share it. Errors: K5xx."""
 
-    def __init__(self, links: LinkSet) -> None:
-        self._links = links
+    def __init__(self, links: LinkSet, mates: Sequence[int] = ()) -> None:
+        self._links, self._mates = links, list(mates)
         self._loaded: dict[tuple[int, str, ReduceOp, bool], list[Program]] = {}
 
     def of(
@@ -62,6 +64,7 @@ class Programs:
         engine: Engine | None,
     ) -> Program:
         device, settings = state.device, self._links.settings
+        plan, blocks, of_ranks = self._links.kernels[number].plan, state.plan.blocks, ""
         variant = Variant(
             Platform(device.platform),
             dtype.number,
@@ -71,14 +74,17 @@ class Programs:
             scales,
         )
         if scales:
-            prove_scales(self._links.kernels[number].plan)
+            prove_scales(plan)
         program = device.build(self._text(number, device, variant, engine), KERNELS)
         room = device.capacity(program, KERNELS[0], settings.threads)
-        if state.plan.blocks > room:
+        if len(self._mates) > 1:
+            blocks = int(np.maximum(np.diff(plan.rank_block), 1)[self._mates].sum())
+            of_ranks = f" of {len(self._mates)} ranks"
+        if blocks > room:
             raise K506.error(
                 expected=f"at most {room} blocks of {settings.threads} threads at once on "
                 f"{device.name}",
-                found=f"{state.plan.blocks} blocks",
+                found=f"{blocks} blocks{of_ranks}",
             )
         return program
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,13 +17,17 @@ from cuda.bindings import driver as cu
 import sley
 from fake_driver import FakeDriver, refused
 from fake_driver.cases_executor import CAPTURED, arrays, values
+from sley.algorithms import build
 from sley.communicator import DeviceCommunicator
+from sley.communicator import Settings as CallSettings
 from sley.communicator.selection.kinds import CALLS
 from sley.engine.devices import Engine, Settings
 from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Platform, Variant
+from sley.engine.kernels.prebuilt import CODE
 from sley.engine.types import DATA_TYPES
+from sley.formats.files import save
 from support.devices import communicators
 from support.devices.communicators import TIMEOUT_S
 from support.devices.device_calls import current, threads
@@ -209,6 +214,21 @@ def test_graphs_and_calls_of_two_communicators_take_their_turns(
             found = [set(values(device, array).tolist()) for array in data[number][rank]]
             assert found == [{of[rank]} for of in wanted[number]]
         on_all(comms, lambda rank, comms=comms: comms[rank].close())
+
+
+def test_a_package_for_other_gpus_is_refused_if_it_must_be_right(
+    fake: FakeDriver, tmp_path: Path
+) -> None:
+    """On all ranks; else it is told, and the interpreter runs."""
+    fake.set(devices=2)
+    devices = [CudaDevice.open(rank) for rank in range(2)]
+    save(sley.compile(build("ring-allreduce", ranks=2, in_place=True)), tmp_path / "own.plan")
+    (tmp_path / CODE / "sm_80").mkdir(parents=True)
+    comms = opened(devices, settings=CallSettings(plan_dir=tmp_path))
+    assert comms[0].plans.find("all_reduce", 64, in_place=True).origin == "registered"
+    on_all(comms, lambda rank: comms[rank].close())
+    settings = CallSettings(plan_dir=tmp_path, plan_dir_strict=True)
+    refused("K502", opened, devices, settings=settings)
 
 
 def test_ranks_whose_blocks_do_not_fit_together_are_refused(fake: FakeDriver) -> None:

@@ -367,7 +367,7 @@ def test_processes_share_memory_of_the_host_and_of_devices(fake: FakeDriver) -> 
         ranks = DeviceRanks(2, {rank: device}, meeting.exchange(rank), has_lines=True)
         host, memory = ranks.allocate_host(64), ranks.allocate([64, 128])
         host.array[rank] = rank + 1
-        seen = Memory(memory.addresses[device][1 - rank], 64, None)
+        seen = Memory(memory.seen[rank][1 - rank], 64, None)
         device.write(seen, rank, np.array([rank + 5], np.uint8))
         ranks.meet()
         own = np.empty(2, np.uint8)

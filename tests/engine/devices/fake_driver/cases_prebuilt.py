@@ -17,13 +17,13 @@ import pytest
 
 import sley
 from fake_driver import TESTS, FakeDriver, refused
-from fake_driver.cases_communicator import on_all, opened
 from fake_driver.cases_executor import RANKS, arrays, ring, values
 from sley.engine.devices import Engine, Executor, LinkSet, Settings
 from sley.engine.devices.cuda import CudaDevice, compiler, device, machine_code
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant, prebuilt
 from sley.engine.types import DATA_TYPES
+from support.devices import communicators
 from support.devices.device_calls import threads
 
 SUM = Variant(Platform.CUDA, DATA_TYPES["float32"].number, sley.ReduceOp.SUM)
@@ -135,8 +135,8 @@ def test_opening_a_communicator_compiles_nothing(
     monkeypatch.setattr(sys, "executable", "")
     fake.set(devices=gpus)
     devices = [CudaDevice(rank % gpus) for rank in range(4)]
-    comms = opened(devices, kernels=Settings())
-    on_all(comms, lambda rank: comms[rank].close())
+    comms = communicators.opened(devices, kernels=Settings())
+    communicators.on_all(comms, lambda comm: comm.close())
 
 
 @pytest.mark.usefixtures("whole_texts")

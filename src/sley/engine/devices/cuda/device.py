@@ -165,9 +165,10 @@ class CudaDevice(Device):
     def read_code(self, folder: Path) -> Diagnostic | None:
         """See `Device.read_code`."""
         here = folder / CODE
-        if folder in self._folders or not here.is_dir():
+        if not here.is_dir():
             return None
-        self._folders.append(folder)
+        if folder not in self._folders:
+            self._folders.append(folder)
         found, (major, minor) = sorted(each.name for each in here.iterdir()), self.native.capability
         if {*architectures(major, minor)} & {*found}:
             return None

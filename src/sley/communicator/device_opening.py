@@ -1,0 +1,231 @@
+"""Opening a communicator on devices: what its ranks choose and make together."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product, zip_longest
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from sley.communicator.calls import kind_number
+from sley.communicator.rendezvous.bootstrap import Rendezvous
+from sley.communicator.selection.device_rules import DeviceLimits
+from sley.communicator.selection.kinds import BARRIER, CALLS
+from sley.communicator.selection.plans import Plans
+from sley.communicator.selection.ready_plans import ReadyPlan
+from sley.communicator.settings import Settings
+from sley.communicator.stats import logger
+from sley.engine import native
+from sley.engine.devices import Device, Launching, LinkSet
+from sley.engine.devices import Settings as KernelSettings
+from sley.engine.devices.device import Memory
+from sley.engine.devices.links import check_queues
+from sley.engine.devices.programs import Programs
+from sley.engine.kernels import KERNELS, Engine
+from sley.engine.types import DATA_TYPES, DataType
+from sley.errors import SleyError, telling
+from sley.errors.communicator import N604
+from sley.errors.devices import K514
+from sley.ir.sizes import SizeRange
+from sley.ir.topology import Topology
+from sley.ir.words import ReduceOp
+
+MOVED = {kind.size_bytes: kind for kind in DATA_TYPES.values() if kind.name.startswith("int")}
+"""What calls that don't reduce move elements as, by their size: the bytes are all that counts."""
+
+_WORD_BYTES = 256
+_DIGITS = 16
+
+Key: TypeAlias = tuple[str, bool, int]
+"""A kind of calls: its name, whether in place, and the root, or 0."""
+
+Table: TypeAlias = Mapping[Key, Sequence[tuple[SizeRange, ReadyPlan]]]
+"""The plans of all kinds of calls, by size."""
+
+
+@dataclass(frozen=True)
+class DeviceCore:
+    """What an open communicator has. A call keeps it until it returns, even if another thread
+    closes the communicator meanwhile.
+
+    stream: of calls without one. word: memory of barriers. users: the numbers of the user's plans.
+    """
+
+    links: LinkSet
+    programs: Programs
+    calls: native.DeviceCalls
+    stream: Any
+    word: Memory
+    users: frozenset[int]
+
+    def load(self, number: int, dtype: DataType, op: ReduceOp, *, scales: bool = False) -> None:
+        """Loads the kernels of a plan's calls, while none is under way. Errors: K5xx."""
+        # Generated code of 142 plans (8 ranks) for three types would be 340 programs on a GPU.
+        engine = None if number in self.users else Engine.INTERPRETED
+        (program,) = self.programs.of(
+            number, dtype, op, scales=scales, wait=lambda: None, engine=engine
+        )
+        run, divide = KERNELS
+        divides = program[divide] if op is ReduceOp.AVG else 0
+        self.calls.set_program(number, dtype.number, int(op), scales, program[run], divides)
+
+
+@dataclass(frozen=True)
+class DeviceOpening:
+    """What the ranks of a communicator do together to open it. Its fields are arguments of
+    `DeviceCommunicator`, but for the finished rendezvous. Errors: those of its class."""
+
+    rendezvous: Rendezvous
+    device: Device
+    settings: Settings
+    kernels: KernelSettings
+    types: tuple[DataType, ...]
+    ops: tuple[ReduceOp, ...]
+
+    def exchange(self, value: bytes) -> list[bytes]:
+        """An all-gather with a timeout of its own: plans are compiled between two of them."""
+        self.rendezvous.renew(self.settings.patience_s)
+        return self.rendezvous.exchange(value)
+
+    def choose(self, topology: Topology | str | None) -> tuple[Plans, Table]:
+        """What chooses plans, and the plans of all calls, which are equal on all ranks."""
+        rendezvous, settings = self.rendezvous, self.settings
+        if rendezvous.hosts.count > 1:
+            found = f"ranks on {rendezvous.hosts.count} hosts"
+            raise K514.error(expected="all ranks on one host", found=found)
+        limits = self._limits(topology)
+        with telling(rendezvous.refuse):
+            plans = Plans(
+                rendezvous.hosts,
+                devices=limits,
+                plan_dir=settings.plan_dir,
+                cache=settings.use_cache,
+            )
+            folder = settings.plan_dir
+            unfit = None if folder is None else self.device.read_code(Path(folder))
+            problems = [*plans.folder_problems, *([unfit] if unfit else [])]
+            if settings.plan_dir_strict and problems:
+                raise SleyError(problems)
+            table = {
+                (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
+                for kind, in_place, root in _keys(rendezvous.ranks)
+            }
+        rows = [
+            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
+            for key, ranges in table.items()
+            for sizes, ready in ranges
+        ]
+        self._check_same(rows)
+        if rendezvous.rank == 0:
+            for row in rows:
+                logger.info("%s: for %s: %s", rendezvous.name, *row)
+        for problem in plans.problems:
+            words = "%s, rank %d: sley's default plans run instead of those of\n%s"
+            logger.warning(words, rendezvous.name, rendezvous.rank, problem)
+        if unfit:
+            words = "%s, rank %d: kernels are not taken from the folder of plans\n%s"
+            logger.warning(words, rendezvous.name, rendezvous.rank, unfit)
+        return plans, table
+
+    def core(self, table: Table) -> DeviceCore:
+        """What the communicator has: the plans over one set of links, each once, and their
+        kernels."""
+        rank, mates = self.rendezvous.rank, self._mates
+        plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
+        numbers = {own: number for number, own in enumerate(plans)}
+        users = {r.digest for rows in table.values() for _, r in rows if r.origin == "registered"}
+        settings = replace(
+            self.kernels,
+            timeout_s=self.kernels.timeout_s or self.settings.timeout_s,
+            launching=Launching.BY_RANK if len(mates) > 1 else self.kernels.launching,
+        )
+        links = LinkSet(list(plans.values()), {rank: self.device}, settings, exchange=self.exchange)
+        ((_, stream),) = links.launches[self.device]
+        together = settings.launching is Launching.TOGETHER
+        calls = native.DeviceCalls(
+            links.order, links.memory.index, rank, settings.threads, together
+        )
+        for (state,) in links.states:
+            calls.add_plan(state.plan)
+        with links.ranks.telling():
+            word = self.device.allocate(_WORD_BYTES)
+            of_users = frozenset(numbers[own] for own in users)
+            core = DeviceCore(links, Programs(links, mates), calls, stream, word, of_users)
+            for (kind, in_place, root), rows in table.items():
+                ends = [s.end_bytes for s, _ in rows if s.end_bytes is not None]
+                of = [numbers[ready.digest] for _, ready in rows]
+                calls.set_table(kind_number(kind), in_place, root, ends, of)
+                for number, (dtype, op) in product(of, self._programs(kind)):
+                    core.load(number, dtype, op)
+        links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
+        return core
+
+    @property
+    def _devices(self) -> list[bytes]:
+        """The identity of each rank's device."""
+        return [bytes.fromhex(one.offered["device"]) for one in self.rendezvous.descriptions]
+
+    @property
+    def _mates(self) -> list[int]:
+        """The ranks on this rank's device."""
+        return [rank for rank, at in enumerate(self._devices) if at == self.device.identity]
+
+    def _limits(self, topology: Topology | str | None) -> DeviceLimits:
+        """What the rules know of the devices, equal on all ranks."""
+        devices, offered = self._devices, self.rendezvous.descriptions
+        shares = Counter(devices)
+        rooms = [
+            int(o.offered["blocks"]) // shares[d] for o, d in zip(offered, devices, strict=True)
+        ]
+        with telling(self.rendezvous.refuse):
+            processes = [one.process for one in offered]
+            here = processes[self.rendezvous.rank]
+            check_queues(self.device, sum(processes[mate] == here for mate in self._mates))
+            own = all(map(self.device.carries_lines, {*devices} - {self.device.identity}))
+        return DeviceLimits(
+            topology,
+            has_lines=all(map(int, self.exchange(b"1" if own else b"0"))),
+            is_one_device=len(shares) == 1,
+            max_blocks=max(1, min(*rooms, DeviceLimits.max_blocks)),
+        )
+
+    def _check_same(self, rows: list[tuple[str, str]]) -> None:
+        """N604, on all ranks, unless they have the same rows: calls and plans in words."""
+        first, *others = map(json.loads, self.exchange(json.dumps(rows).encode()))
+        for rank, other in enumerate(others, 1):
+            if other != first:
+                pairs = zip_longest(first, other, fillvalue=("no further calls", "none"))
+                one, two = next(pair for pair in pairs if pair[0] != pair[1])
+                raise N604.error(
+                    expected=f"the same plans on all ranks of communicator "
+                    f"{self.rendezvous.name!r}, as on rank 0: for {one[0]}, {one[1]}",
+                    found=f"for {two[0]}, {two[1]} on rank {rank}",
+                )
+
+    def _programs(self, kind: str) -> list[tuple[DataType, ReduceOp]]:
+        """The types and operations of a kind's calls whose kernels are loaded beforehand."""
+        if CALLS[kind].reduces:
+            return list(product(self.types, self.ops))
+        return [(MOVED[size], ReduceOp.SUM) for size in {own.size_bytes for own in self.types}]
+
+
+def _keys(ranks: int) -> Iterator[Key]:
+    """The kinds of calls. Only the root sees whether a gather or a scatter is in place, so none is
+    (`arrays.is_in_place`); other calls with a root have one array, as have barriers."""
+    for kind, row in CALLS.items():
+        if row.varies:
+            continue
+        places = [False, True]
+        if row.roles or kind == BARRIER:
+            places = [not row.has_place_of_rank]
+        for in_place, root in product(places, range(ranks) if row.roles else [0]):
+            yield kind, in_place, root
+
+
+def _in_words(key: Key) -> str:
+    kind, in_place, root = key
+    of_root = f", root {root}" if CALLS[kind].roles else ""
+    return f"{kind}{of_root}, {'in place' if in_place else 'out of place'}"
