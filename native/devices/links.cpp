@@ -14,16 +14,18 @@ Links::Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<MemoryIndex
       order_(std::move(order)) {
     auto made = memory_->allocate(mailboxes);
     mailboxes_ = std::move(made.own);
-    for (const auto& plan : tables) {
-        auto& own = plans_.emplace_back();
-        for (const auto& [device, launches, behind] : places) {
-            auto segments = made.found.at(device);
-            segments.insert(segments.end(), behind.begin(), behind.end());
-            own.push_back(std::make_shared<DevicePlan>(plan, *device, launches, segments, abort,
-                                                       timeout_ns));
+    memory_->processes().use(barrier_);  // where the others wait, also for a refusal
+    memory_->processes().telling([&] {
+        for (const auto& plan : tables) {
+            auto& own = plans_.emplace_back();
+            for (const auto& [device, launches, behind] : places) {
+                auto segments = made.found.at(device);
+                segments.insert(segments.end(), behind.begin(), behind.end());
+                own.push_back(std::make_shared<DevicePlan>(plan, *device, launches, segments, abort,
+                                                           timeout_ns));
+            }
         }
-    }
-    memory_->processes().use(barrier_);
+    });
 }
 
 Links::~Links() {

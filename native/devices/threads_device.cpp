@@ -124,16 +124,21 @@ ThreadsStream& stream_at(Device::Stream stream) {
 
 Point& point_at(Device::Event event) { return *reinterpret_cast<Point*>(event); }
 
-}  // namespace
-
-Resource ThreadsDevice::allocate(std::size_t bytes) {
+Resource memory(std::size_t bytes, bool shared) {
     try {
-        const auto made = Segment::sparse(bytes, true);
+        const auto made = Segment::sparse(bytes, shared);
         return {reinterpret_cast<std::uintptr_t>(made->at(0, bytes)), made};
     } catch (const std::system_error& problem) {
         throw Refusal("K507", std::to_string(bytes) + " bytes", problem.what());
     }
 }
+
+}  // namespace
+
+// Not shared, since that takes a descriptor, and a communicator has a hundred pieces of memory.
+Resource ThreadsDevice::allocate(std::size_t bytes) { return memory(bytes, false); }
+
+Resource ThreadsDevice::allocate_shared(std::size_t bytes) { return memory(bytes, true); }
 
 int ThreadsDevice::export_memory(const Resource& memory) const {
     return fcntl(static_cast<const Segment*>(memory.owner.get())->fd(), F_DUPFD_CLOEXEC, 0);

@@ -31,13 +31,14 @@ struct TooFewThreads : std::runtime_error {
 // that was used before has no thread in the child. Failures of the system are std::system_error.
 class ThreadsDevice : public Device {
 public:
-    // Memory in a file without a name. Throws Refusal (K507) if memory runs out.
+    // Throws Refusal (K507) if memory runs out.
     Resource allocate(std::size_t bytes) override;
     Resource allocate_host(std::size_t bytes) override { return allocate(bytes); }
     Resource register_host(void* address, std::size_t, std::shared_ptr<void> keeps) override {
         return {reinterpret_cast<std::uintptr_t>(address), std::move(keeps)};
     }
-    Resource allocate_shared(std::size_t bytes) override { return allocate(bytes); }
+    // In a file without a name; likewise.
+    Resource allocate_shared(std::size_t bytes) override;
     int export_memory(const Resource& memory) const override;
     // Throws Refusal (K514) for a descriptor of no memory.
     Resource attach(int descriptor, std::size_t bytes) override;

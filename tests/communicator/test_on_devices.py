@@ -271,6 +271,7 @@ def test_arrays_that_do_not_fit_are_refused_and_harm_nothing(
         ("N627", lambda c: c.all_to_all(data, data[1:])),
         ("N627", lambda c: c.all_gather(data[1:3], data)),
         ("N627", lambda c: c.broadcast(data, 3)),
+        ("N627", lambda c: c.broadcast(data, 2**31, stream=c.device.stream())),
         ("N627", lambda c: c.reduce(data, 1)),  # type: ignore[arg-type]
         ("N627", lambda c: c.all_reduce(np.zeros(25, np.uint8)[1:].view(np.int32))),
         ("R504", lambda c: c.all_reduce(np.zeros(2, np.uint16))),
@@ -399,6 +400,20 @@ def test_ranks_that_differ_are_refused_on_all(of_rank: dict[str, Any], found: st
     together([lambda rank=rank: make(rank) for rank in range(3)])
     assert {error.code for error in errors.values()} == {"N604"}
     assert {found in str(error) for error in errors.values()} == {True}, errors[0]
+
+
+def test_the_memory_of_plans_takes_no_descriptors() -> None:
+    """A rank has more than a hundred pieces, and a process may have 1,024 descriptors."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with ranks_of(2, types=["int32"]):
+        assert len(list(Path("/proc/self/fd").iterdir())) - before < 40
+
+
+def test_what_is_no_device_is_refused() -> None:
+    for device in (None, 0, "gpu"):
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(LocalStore(), 0, 1, device)  # type: ignore[arg-type]
+        assert caught.value.code == "K510"
 
 
 def test_ranks_on_several_hosts_are_refused() -> None:

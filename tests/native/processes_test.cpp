@@ -202,7 +202,7 @@ void check_descriptors_reach_all() {
         return status.st_ino;
     };
     ThreadsDevice device;
-    const auto memory = device.allocate(8);
+    const auto memory = device.allocate_shared(8);
     const Descriptor file(device.export_memory(memory));
     in_processes(kMembers, [&](int rank) {
         std::set<std::string> paths;

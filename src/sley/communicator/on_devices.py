@@ -108,7 +108,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         log_to_stderr()
         check_place(rank, ranks)
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
-        self.device = open_devices(device, 1)[0] if isinstance(device, str) else device
+        self.device = device if isinstance(device, Device) else open_devices(str(device), 1)[0]
         self.settings = settings or Settings.from_environment()
         self.kernels = kernels or KernelSettings()
         own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
@@ -323,8 +323,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         stream: Any,
         factor: Any = None,
     ) -> None:
-        is_usual = stream is not None and dtype is None and factor is None and type(root) is int
-        if is_usual and isinstance(op, ReduceOp):
+        is_usual = stream is not None and dtype is None and factor is None
+        if is_usual and isinstance(op, ReduceOp) and type(root) is int and 0 <= root < self.ranks:
             own, address = ready_kind(kind), self.device.stream_address(stream)
             keeps = self.device.platform == "cpu"
             with self._lock:

@@ -309,7 +309,7 @@ def test_calls_exchange_nothing(protocol: str) -> None:
 def test_descriptors_of_no_memory_are_refused() -> None:
     """As of a process that has ended."""
     device, owner = ThreadsDevice().native, ThreadsDevice(1).native
-    descriptor = owner.export_memory(owner.allocate(64))
+    descriptor = owner.export_memory(owner.allocate_shared(64))
     refused("K514", device.attach, descriptor, 65)
     os.close(descriptor)
     refused("K514", device.attach, descriptor, 64)

@@ -37,12 +37,17 @@ stream, data = threads().stream(), [np.ones(9, np.int32) for _ in range(3)]
 for _ in range(9):
     on(data, streams=stream)
 enqueue(stream, lambda: (time.sleep(0.1), print("sum", data[0][0], flush=True)))
+child = os.fork()
+if not child:
+    raise SystemExit  # which doesn't wait for the parent's stream
+assert os.waitpid(child, 0)[1] == 0
 """
 
 
 def test_a_piece_of_memory_is_written_read_and_shared() -> None:
     device = ThreadsDevice()
-    memory = device.allocate(64)
+    made = device.native.allocate_shared(64)
+    memory = Memory(made.address, 64, made)
     device.write(memory, 0, np.arange(64, dtype=np.uint8))
     piece = Memory(memory.address + 8, 16, memory.owner)
     array = device.array(piece, "int32", 3)

@@ -144,14 +144,19 @@ def too_few(blocks: int, started: int) -> SleyError:
 def _device(number: int) -> native.ThreadsDevice:
     """The device in C++ that all of one number share."""
     made = native.ThreadsDevice()
-    atexit.register(_finish, made)
+    atexit.register(_finish, made, os.getpid())
     return made
 
 
-def _finish(device: native.ThreadsDevice) -> None:
+# Streams that a forked child inherits have no threads there.
+os.register_at_fork(after_in_child=_device.cache_clear)
+
+
+def _finish(device: native.ThreadsDevice, process: int) -> None:
     """Waits for all streams: when the process ends, kernels would lose their memory."""
-    with suppress(SleyError):
-        device.synchronize(None)
+    if process == os.getpid():
+        with suppress(SleyError):
+            device.synchronize(None)
 
 
 def _compiler() -> str:
