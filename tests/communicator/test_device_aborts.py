@@ -204,9 +204,7 @@ def splits(comm: DeviceCommunicator) -> None:
     ("at", "does", "code"),
     [
         ("start", splits, "N601"),
-        ("carries_lines", splits, "N601"),
         ("allocate", splits, "K514"),
-        ("build", splits, "K514"),
         ("split", splits, "N620"),
         ("load", loads, "N620"),
     ],

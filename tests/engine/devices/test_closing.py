@@ -14,16 +14,24 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.engine.devices import Engine, Executor
+from sley.engine.devices import Engine, Executor, Settings
 from support.devices.device_calls import TIMEOUT_S, enqueue, executor, memory_of_threads, threads
 from support.processes.process_ranks import apart, together
 
 RANKS = 3
 
 
-def interpreted(name: str = "ring-allreduce") -> Executor:
-    plan = sley.compile(build(name, ranks=RANKS, in_place=name == "ring-allreduce"))
+def interpreted() -> Executor:
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
     return executor(plan, engine=Engine.INTERPRETED, timeout_s=2)
+
+
+def in_files() -> Executor:
+    """With an exchange: what ranks share is in files."""
+    plan = sley.compile(build("ring-reducescatter", ranks=RANKS, in_place=False))
+    places = dict.fromkeys(range(RANKS), threads())
+    settings = Settings(Engine.INTERPRETED, timeout_s=2)
+    return Executor(plan, places, settings, exchange=lambda said: [said])
 
 
 def zeros() -> list[Any]:
@@ -39,7 +47,7 @@ def closed(call: Callable[[], Any]) -> None:
 
 def test_a_closed_executor_frees_its_memory_and_refuses_calls() -> None:
     before = memory_of_threads()
-    on = interpreted("ring-reducescatter")
+    on = in_files()
     data = [np.ones(8 * RANKS, np.int32) for _ in range(RANKS)]
     call = on.prepare(data, zeros())
     call()
@@ -173,7 +181,7 @@ def test_a_process_that_has_closed_is_not_waited_for(gone: int) -> None:
 
 
 def test_scratch_that_grows_slowly_stays_bounded() -> None:
-    on = interpreted("ring-reducescatter")
+    on = in_files()
     assert on.plan.scratch_chunks.all()
     before = memory_of_threads()
     for count in range(1, 2000):
