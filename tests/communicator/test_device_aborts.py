@@ -61,7 +61,8 @@ PHASES: dict[str, Callable[[DeviceCommunicator], Any]] = {
 def test_an_abort_ends_what_a_rank_waits_in(
     two: list[DeviceCommunicator], phase: str, by: list[int]
 ) -> None:
-    """For the other rank. Another of its threads aborts, or both ranks do at once."""
+    """For the other rank. Another of its threads aborts, or both ranks do at once: then the one
+    that waits may hear of the other's abort first."""
     waiting = Event()
 
     def wait() -> None:
@@ -77,7 +78,8 @@ def test_an_abort_ends_what_a_rank_waits_in(
 
     together([wait, *(lambda rank=rank: end(rank) for rank in by)])
     assert set(codes(two, lambda comm: comm.check())) <= ENDED
-    assert ["aborted" in str(comm.error()) for comm in two] == [rank in by for rank in range(2)]
+    assert "aborted" in str(two[by[-1]].error())
+    assert (1 in by) or "aborted" not in str(two[1].error())
     for call in PHASES.values():
         assert codes(two, call) == ["N630"] * 2
     for comm in two:
