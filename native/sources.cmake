@@ -41,6 +41,7 @@ set(DEVICES  # plans and calls on devices, their processes, and threads as a dev
   devices/plan_call.cpp
   devices/plan_tables.cpp
   devices/processes.cpp
+  devices/registrations.cpp
   devices/threads_device.cpp)
 set(CUDA  # GPUs
   devices/cuda_device.cpp

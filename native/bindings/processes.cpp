@@ -193,6 +193,19 @@ void define_processes(nb::module_& m) {
                  self.keep(std::make_shared<Function>(std::move(memory)));
              },
              "memory"_a, "Keeps an object until the other memory is freed.")
+        .def("register",
+             [](const Links& self, const std::map<int, std::pair<Address, std::size_t>>& arrays) {
+                 const auto made = self.registrations().add(arrays);
+                 return std::pair(made.number, made.readers);
+             },
+             "arrays"_a, nb::call_guard<Waiting>(),
+             "Lets peers read the caller's memory in place: of each rank of this process, the address "
+             "and the bytes of an array. All processes call this together, while no call is under way. "
+             "Returns the registration's number, and the other ranks that read each rank's memory; to "
+             "the rest its messages go through slots.")
+        .def("deregister",
+             [](const Links& self, std::uint64_t number) { self.registrations().remove(number); },
+             "number"_a, nb::call_guard<Waiting>(), "Likewise. R503 if processes name another one.")
         .def_prop_ro("is_closed", &Links::is_closed)
         .def("check_open", &Links::check_open, "R508 if they are closed.")
         .def("check", &Links::check,

@@ -31,13 +31,18 @@ struct Uuid {
     char bytes[16];
 };
 
+struct IpcHandle {
+    char bytes[64];
+};
+
 // Device attributes
 constexpr int kMultiprocessors = 16, kCapabilityMajor = 75, kCapabilityMinor = 76,
               kMulticastSupported = 132;
 constexpr int kNativeAtomics = 3;  // an attribute of a pair of devices
 // Pointer attributes
-constexpr int kDeviceOrdinal = 9, kIpcCapable = 10, kAccessFlags = 16;
+constexpr int kBufferId = 7, kDeviceOrdinal = 9, kIpcCapable = 10, kAccessFlags = 16;
 // Flags
+constexpr unsigned kLazyPeerAccess = 1;            // of memory of another process
 constexpr unsigned kPortable = 1, kDeviceMap = 2;  // of memory of the host
 constexpr unsigned kNonBlocking = 1;               // of a stream
 constexpr unsigned kDisableTiming = 2;             // of an event

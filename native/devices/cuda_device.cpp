@@ -96,7 +96,8 @@ void CudaDevice::read(void* to, Pointer from, std::size_t bytes) {
     finish(copies_);
 }
 
-void CudaDevice::reach(CudaDevice& other) {
+void CudaDevice::reach(sley::Device& device) {
+    auto& other = dynamic_cast<CudaDevice&>(device);
     const LaunchTurn turn;
     auto& readers = other.readers_;
     if (std::find(readers.begin(), readers.end(), device_) != readers.end()) return;
@@ -140,6 +141,40 @@ bool CudaDevice::lends(Pointer address, const sley::Device& other) const {
         if (value != 0) return true;
     }
     return false;
+}
+
+Shown CudaDevice::show(Pointer address, std::size_t bytes) const {
+    const ApartFromCaptures apart(context_);
+    Shown whole{address, bytes};
+    std::uint64_t is_legacy = 0;  // wide enough for a bool
+    if (cuMemGetAddressRange(&whole.address, &whole.bytes, address) != Result::kSuccess ||
+        address + bytes > whole.address + whole.bytes ||
+        cuPointerGetAttribute(&whole.id, kBufferId, address) != Result::kSuccess ||
+        cuPointerGetAttribute(&is_legacy, kIpcCapable, address) != Result::kSuccess) {
+        return {address, bytes};
+    }
+    IpcHandle handle{};
+    if (is_legacy == 0) {
+        try {
+            whole.descriptor = export_memory({whole.address, nullptr});
+        } catch (const Error&) {  // of a pool, or made without descriptors
+            return {address, bytes};
+        }
+    } else if (cuIpcGetMemHandle(&handle, whole.address) == Result::kSuccess) {
+        whole.handle.assign(handle.bytes, sizeof handle.bytes);
+    }
+    return whole;
+}
+
+Resource CudaDevice::open(const std::string& handle) {
+    const LaunchTurn turn;
+    const ApartFromCaptures apart(context_);
+    IpcHandle given{};
+    handle.copy(given.bytes, sizeof given.bytes);
+    Pointer address = 0;
+    call(cuIpcOpenMemHandle, {"attaching another process's memory to ", name_, "sharing"}, &address,
+         given, kLazyPeerAccess);
+    return {address, until([address] { cuIpcCloseMemHandle(address); })};
 }
 
 std::optional<int> CudaDevice::place_of(Pointer address) const {

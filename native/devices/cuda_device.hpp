@@ -55,9 +55,7 @@ public:
     void write(cuda::Pointer to, const void* from, std::size_t bytes) override;
     void read(void* to, cuda::Pointer from, std::size_t bytes) override;
 
-    // Lets kernels on this device access all memory of cuMemAlloc on another, and what it allocates
-    // for several processes from now on.
-    void reach(CudaDevice& other);
+    void reach(Device& other) override;
     // Peer access covers what has a handle of CUDA IPC; for other memory the driver tells.
     bool lends(cuda::Pointer address, const Device& other) const override;
     // The number of the device whose memory an address is; none if the driver doesn't know it.
@@ -68,6 +66,10 @@ public:
 
     int export_memory(const Resource& memory) const override;
     Resource attach(int descriptor, std::size_t bytes) override;
+    // Not memory of a pool, nor an array in several pieces of mapped memory, as PyTorch's expandable
+    // segments are.
+    Shown show(cuda::Pointer address, std::size_t bytes) const override;
+    Resource open(const std::string& handle) override;
     std::string identity() const override { return {uuid_.bytes, sizeof uuid_.bytes}; }
     // Links with native atomics do, which NVLink has. The driver tells nothing of links to devices that
     // this process doesn't see.

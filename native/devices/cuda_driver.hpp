@@ -77,6 +77,10 @@ inline Entry<void*, std::size_t, unsigned> cuMemHostRegister{"cuMemHostRegister"
 inline Entry<void*> cuMemHostUnregister{"cuMemHostUnregister"};
 inline Entry<Pointer*, void*, unsigned> cuMemHostGetDevicePointer{"cuMemHostGetDevicePointer"};
 inline Entry<void*, int, Pointer> cuPointerGetAttribute{"cuPointerGetAttribute"};
+inline Entry<Pointer*, std::size_t*, Pointer> cuMemGetAddressRange{"cuMemGetAddressRange"};
+inline Entry<IpcHandle*, Pointer> cuIpcGetMemHandle{"cuIpcGetMemHandle"};
+inline Entry<Pointer*, IpcHandle, unsigned> cuIpcOpenMemHandle{"cuIpcOpenMemHandle"};
+inline Entry<Pointer> cuIpcCloseMemHandle{"cuIpcCloseMemHandle"};
 inline Entry<Pointer, unsigned char, std::size_t, Stream> cuMemsetD8Async{"cuMemsetD8Async"};
 inline Entry<Pointer, const void*, std::size_t, Stream> cuMemcpyHtoDAsync{"cuMemcpyHtoDAsync"};
 inline Entry<void*, Pointer, std::size_t, Stream> cuMemcpyDtoHAsync{"cuMemcpyDtoHAsync"};

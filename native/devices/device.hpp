@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 namespace sley {
@@ -36,6 +37,17 @@ struct StreamState {
     bool is_captured = false;
 };
 
+// Memory that a caller allocated, as other processes map it: a whole allocation. id: no other one of
+// the process has it. handle, descriptor: of CUDA IPC, or of a file, which is the receiver's to close;
+// without either others can't map it.
+struct Shown {
+    std::uintptr_t address;
+    std::size_t bytes;
+    std::uint64_t id = 0;
+    std::string handle = {};
+    int descriptor = -1;
+};
+
 // Runs kernels on streams: those of a stream one after the other.
 class Device {
 public:
@@ -60,6 +72,10 @@ public:
     virtual int export_memory(const Resource& memory) const = 0;
     // The memory of a descriptor, which stays the caller's.
     virtual Resource attach(int descriptor, std::size_t bytes) = 0;
+    // The allocation behind a piece of the caller's memory; just the piece if others can't map that.
+    virtual Shown show(std::uintptr_t address, std::size_t bytes) const { return {address, bytes}; }
+    // The memory of a handle of another process; a process can't open its own.
+    virtual Resource open(const std::string&) { throw std::logic_error("a device without handles"); }
     virtual const std::string& name() const = 0;
     // By what devices of other processes know it.
     virtual std::string identity() const = 0;
@@ -70,6 +86,9 @@ public:
     virtual void write(std::uintptr_t to, const void* from, std::size_t bytes) = 0;
     virtual void read(void* to, std::uintptr_t from, std::size_t bytes) = 0;
 
+    // Lets kernels on this device access memory of another one of the process, whatever made it, and
+    // what the other allocates for several processes from now on.
+    virtual void reach(Device&) {}
     // Whether another device of the process, which reaches this one, can access the caller's memory
     // at an address of this one.
     virtual bool lends(std::uintptr_t address, const Device& other) const = 0;

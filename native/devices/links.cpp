@@ -10,7 +10,8 @@ Links::Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<MemoryIndex
              std::shared_ptr<Barrier> barrier, std::shared_ptr<CallOrder> order,
              std::uint64_t abort, const std::vector<std::size_t>& mailboxes, const Tables& tables,
              const std::vector<Place>& places, std::uint64_t timeout_ns)
-    : memory_(std::move(memory)), index_(std::move(index)), barrier_(std::move(barrier)),
+    : memory_(std::move(memory)), index_(std::move(index)),
+      registrations_(std::make_shared<Registrations>(memory_, index_)), barrier_(std::move(barrier)),
       order_(std::move(order)) {
     auto made = memory_->allocate(mailboxes);
     mailboxes_ = std::move(made.own);
@@ -49,9 +50,11 @@ void Links::end() {
 
 void Links::close(bool meet) {
     if (is_closed_) return;
-    end();
+    order_->wait();
     is_closed_ = true;
     memory_->detach();
+    registrations_->detach();
+    leave();  // then callers may free what the others had mapped
     try {
         if (meet) barrier_->wait_for_others();  // their kernels write into this process's memory
     } catch (...) {
@@ -63,10 +66,12 @@ void Links::close(bool meet) {
 
 // Others may still have the plans and calls of them, which can't be started any more.
 void Links::free() {
-    release([barrier = barrier_, memory = memory_, index = index_, order = std::move(order_),
-             mailboxes = std::move(mailboxes_), plans = std::move(plans_), kept = std::move(kept_)] {
+    release([barrier = barrier_, memory = memory_, index = index_, registrations = registrations_,
+             order = std::move(order_), mailboxes = std::move(mailboxes_), plans = std::move(plans_),
+             kept = std::move(kept_)] {
         barrier->leave();
         memory->detach();
+        registrations->detach();
         index->free();
         for (const auto& each : plans) {
             for (const auto& plan : each) plan->free();

@@ -13,6 +13,7 @@
 #include "devices/device_plan.hpp"
 #include "devices/memory_exchange.hpp"
 #include "devices/memory_index.hpp"
+#include "devices/registrations.hpp"
 
 namespace sley {
 
@@ -43,6 +44,8 @@ public:
     // Of the ranks of this process.
     const std::map<int, Resource>& mailboxes() const { return mailboxes_; }
     const std::vector<Plans>& plans() const { return plans_; }
+    // Of the callers' memory.
+    Registrations& registrations() const { return *registrations_; }
     // Frees it with the other memory.
     void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
@@ -69,6 +72,7 @@ private:
 
     std::shared_ptr<MemoryExchange> memory_;
     std::shared_ptr<MemoryIndex> index_;
+    std::shared_ptr<Registrations> registrations_;
     std::shared_ptr<Barrier> barrier_;
     std::shared_ptr<CallOrder> order_;
     std::map<int, Resource> mailboxes_;

@@ -28,6 +28,7 @@ public:
                    bool has_lines);
 
     Processes& processes() const { return *processes_; }
+    const std::map<int, Device*>& devices() const { return devices_; }
     // Allocates sizes[r] bytes for each rank r. All processes call this together. Throws Refusal: K514
     // if a process has ended, R503 if the processes' sizes differ, K523 if lines don't arrive whole.
     Made allocate(const std::vector<std::size_t>& sizes);

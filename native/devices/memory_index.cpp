@@ -27,15 +27,43 @@ MemoryIndex::MemoryIndex(int ranks, const std::vector<std::pair<int, Device*>>& 
     add_row(here);
 }
 
-void MemoryIndex::add(std::uint64_t address, std::uint64_t bytes,
-                      const std::vector<std::uint64_t>& shifts) {
+std::uint16_t MemoryIndex::add(std::uint64_t address, std::uint64_t bytes,
+                               const std::vector<std::uint64_t>& shifts) {
     if (shifts.size() != ranks_) throw std::invalid_argument("a shift for each rank");
-    const std::size_t number = rows_.size() / ranks_;
-    if (number == kMostRows) return;
+    if (rows_.size() / ranks_ == kMostRows) return 0;
+    const auto number = static_cast<std::uint16_t>(rows_.size() / ranks_);
     add_row(shifts);
     const std::lock_guard<std::mutex> held(lock);
-    pieces_.insert(pieces_.begin() + behind(address),
-                   {address, bytes, static_cast<std::uint16_t>(number)});
+    pieces_.insert(pieces_.begin() + behind(address), {address, bytes, number});
+    return number;
+}
+
+void MemoryIndex::remove(std::uint16_t number) {
+    {
+        const std::lock_guard<std::mutex> held(lock);
+        const auto is_it = [number](const Piece& piece) { return piece.number == number; };
+        pieces_.erase(std::remove_if(pieces_.begin(), pieces_.end(), is_it), pieces_.end());
+    }
+    const std::size_t first = number * ranks_;
+    std::fill_n(rows_.begin() + static_cast<std::ptrdiff_t>(first), ranks_, layout::kHidden);
+    for (const auto& place : places_) {
+        std::size_t room = kFirstRows * ranks_;  // doubled from table to table
+        for (const auto& table : place.tables) {
+            if (first < room) {
+                place.device->write(table.address + first * sizeof rows_[0], &rows_[first],
+                                    ranks_ * sizeof rows_[0]);
+            }
+            room *= 2;
+        }
+    }
+}
+
+std::vector<int> MemoryIndex::readers(std::uint16_t number) const {
+    std::vector<int> found;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+        if (rows_[number * ranks_ + rank] != layout::kHidden) found.push_back(static_cast<int>(rank));
+    }
+    return found;
 }
 
 void MemoryIndex::add_scratch(int rank, std::uint64_t address, std::uint64_t bytes, bool all_read) {
@@ -82,22 +110,23 @@ std::optional<std::uint64_t> MemoryIndex::scratch(int rank, std::uint64_t bytes)
 }
 
 void MemoryIndex::add_row(const std::vector<std::uint64_t>& shifts) {
-    std::size_t first = rows_.size();
-    rows_.insert(rows_.end(), shifts.begin(), shifts.end());
-    const bool is_full = rows_.size() > room_;
-    if (is_full) {
-        first = 0;
-        room_ = std::max(2 * room_, kFirstRows * ranks_);
+    const bool is_full = rows_.size() + ranks_ > room_;
+    const std::size_t room = is_full ? std::max(2 * room_, kFirstRows * ranks_) : room_;
+    std::vector<Resource> grown;  // all before anything changes: a device may have too little memory
+    for (std::size_t k = 0; is_full && k < places_.size(); ++k) {
+        grown.push_back(places_[k].device->allocate(room * sizeof rows_[0]));
     }
-    for (auto& place : places_) {
-        Resource grown;
-        if (is_full) grown = place.device->allocate(room_ * sizeof rows_[0]);
-        const auto& table = is_full ? grown : place.tables.back();
-        place.device->write(table.address + first * sizeof rows_[0], &rows_[first],
-                            (rows_.size() - first) * sizeof rows_[0]);
+    room_ = room;
+    const std::size_t first = is_full ? 0 : rows_.size();
+    rows_.insert(rows_.end(), shifts.begin(), shifts.end());
+    for (std::size_t k = 0; k < places_.size(); ++k) {
+        auto& [device, tables] = places_[k];
+        const auto& table = is_full ? grown[k] : tables.back();
+        device->write(table.address + first * sizeof rows_[0], &rows_[first],
+                      (rows_.size() - first) * sizeof rows_[0]);
         if (!is_full) continue;
         const std::lock_guard<std::mutex> held(lock);
-        place.tables.push_back(std::move(grown));
+        tables.push_back(std::move(grown[k]));
     }
 }
 

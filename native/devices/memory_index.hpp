@@ -15,7 +15,7 @@ namespace sley {
 
 // Memory that peers read with Direct has a number, and a row in a table of kernels
 // (`layout::Setup::shifts`). Number 0 is what no peer reads, number 1 what only ranks of this process
-// read, at the addresses that it has here. The others are pieces that all peers have mapped.
+// read, at the addresses that it has here. The others are pieces that some peers have mapped.
 //
 // Scratch grows: of a rank's pieces, those that all peers read come first, the largest of them before
 // others. Calls on the caller's streams, and captured ones, may still use any of them.
@@ -26,9 +26,15 @@ public:
     // own: the ranks of this process, of so many, and their devices, which outlive this.
     MemoryIndex(int ranks, const std::vector<std::pair<int, Device*>>& own);
 
-    // Registers a piece. shifts: for each rank, what to add to an address of it for its address
-    // there. Beyond the numbers that there are, it stays what it was.
-    void add(std::uint64_t address, std::uint64_t bytes, const std::vector<std::uint64_t>& shifts);
+    // Registers a piece, and returns its number. shifts: for each rank, what to add to an address of
+    // it for its address there, or kHidden. Beyond the numbers that there are, it stays what it was: 0.
+    std::uint16_t add(std::uint64_t address, std::uint64_t bytes,
+                      const std::vector<std::uint64_t>& shifts);
+    // Forgets a piece, while no call is under way. Its number isn't given again: replays of graphs
+    // have it, and find from now on that no peer reads the memory.
+    void remove(std::uint16_t number);
+    // The ranks that read a piece.
+    std::vector<int> readers(std::uint16_t number) const;
     void add_scratch(int rank, std::uint64_t address, std::uint64_t bytes, bool all_read);
 
     // Frees the tables, also if calls are still there, which can't be started afterwards.

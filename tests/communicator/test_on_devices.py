@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from sley.communicator import DeviceCommunicator, FolderStore, LocalStore, Settings
+from sley.communicator.on_devices import Registration
 from sley.communicator.rendezvous import bootstrap as bootstrapping
 from sley.communicator.selection.kinds import BARRIER, CALLS
 from sley.engine.devices import Engine
@@ -258,6 +259,26 @@ def test_arrays_that_all_can_read(three: list[DeviceCommunicator]) -> None:
     on_all(three, sums)
 
 
+def test_memory_that_one_rank_cannot_register_is_refused_on_all(
+    three: list[DeviceCommunicator],
+) -> None:
+    data, found = np.zeros(60_000, np.int32), dict[int, Registration]()
+    given = [data[::2] if comm.rank == 1 else data for comm in three]
+    assert codes(three, lambda c: c.register(given[c.rank])) == ["K519"] * RANKS
+
+    def register(comm: DeviceCommunicator) -> None:
+        shared = comm.empty("int32", 9)
+        found[comm.rank] = comm.register(shared if comm.rank else data[:0])
+
+    on_all(three, register)
+    assert [found[rank].readers for rank in range(3)] == [(), (0, 2), (0, 1)]
+    other = Registration(found[0].number + 1, ())
+    ended = [other if comm.rank == 1 else found[0] for comm in three]
+    assert codes(three, lambda c: c.deregister(ended[c.rank])) == ["R503"] * RANKS
+    for codes_found in ([""] * RANKS, ["R503"] * RANKS):
+        assert codes(three, lambda c: c.deregister(found[c.rank])) == codes_found
+
+
 def test_arrays_that_do_not_fit_are_refused_and_harm_nothing(
     three: list[DeviceCommunicator],
 ) -> None:
@@ -489,8 +510,19 @@ def some_die(comm: DeviceCommunicator) -> None:
     comm.barrier()
 
 
-def test_the_end_of_a_process_ends_the_calls_of_others() -> None:
-    lives, *dead = start(2, some_die, join=of_process).ends()
+def some_die_unregistered(comm: DeviceCommunicator) -> None:
+    data = np.full(200_000, comm.rank, np.int32)
+    assert comm.register(data).readers == ()  # NumPy's memory, in another process
+    comm.all_reduce(data)
+    assert set(data.tolist()) == {1}
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.register(data)
+
+
+@pytest.mark.parametrize("what", [some_die, some_die_unregistered])
+def test_the_end_of_a_process_ends_the_calls_of_others(what: Callable[..., None]) -> None:
+    lives, *dead = start(2, what, join=of_process).ends()
     assert "N620" in lives.error
     assert "rank 1 no longer has a process" in lives.error
     assert lives.seconds < 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import sley
 from sley.engine.devices import Engine
 from support.devices.gpu_needed import needs_gpu
 from support.devices.gpu_processes import check_calls, check_gone
+from support.devices.registered_ranks import check_registered
 
 pytestmark = needs_gpu()
 
+CALLS = 200
 
 CASES = [(2, *pair) for pair in product(sley.Protocol, Engine)]
 CASES += [
@@ -36,3 +39,12 @@ def test_ranks_in_processes_get_right_results(ranks: int, protocol: Any, engine:
 @pytest.mark.usefixtures("gpu")
 def test_a_rank_that_is_gone_is_noticed(how: str) -> None:
     check_gone("cuda", how)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_ranks_read_memory_that_callers_registered(tmp_path: Path) -> None:
+    """At another place in the memory of each rank, with Direct, and in replays of a graph."""
+    torch = pytest.importorskip("torch")
+    first = "torch" if torch.version.cuda else "allocated"
+    readers = check_registered("cuda:0", [first, "mapped", "pooled"], CALLS, tmp_path)
+    assert readers == [[1, 2], [0, 2], []]

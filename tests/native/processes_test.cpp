@@ -227,6 +227,92 @@ void check_descriptors_reach_all() {
     expect(pass({{0, file.fd()}}, {"/nowhere/box"}) == "K514", "as between containers");
 }
 
+// A device whose memory others must map, and may be unable to.
+class OwnMemory : public ThreadsDevice {
+public:
+    explicit OwnMemory(bool shows) : shows_(shows), memory_(allocate_shared(64)) {}
+
+    std::uintptr_t address() const { return memory_.address; }
+    Shown show(std::uintptr_t address, std::size_t bytes) const override {
+        if (address == 0) throw Refusal("K519", "an array", "none");
+        if (!shows_) return {address, bytes};
+        return {memory_.address, 64, 1, "", export_memory(memory_)};
+    }
+    bool lends(std::uintptr_t, const Device&) const override { return false; }
+    Resource attach(int descriptor, std::size_t bytes) override {
+        auto made = ThreadsDevice::attach(descriptor, bytes);
+        const auto count = attached;
+        ++*count;
+        made.owner = {nullptr, [count, owner = made.owner](void*) { --*count; }};
+        return made;
+    }
+    Resource allocate(std::size_t bytes) override {
+        if (bytes > most) throw Refusal("K507", "memory", "none");
+        return ThreadsDevice::allocate(bytes);
+    }
+
+    std::shared_ptr<std::atomic<int>> attached = std::make_shared<std::atomic<int>>(0);
+    std::size_t most = 1 << 20;
+
+private:
+    bool shows_;
+    Resource memory_;
+};
+
+// The last of them can't be mapped by others.
+void check_registered_memory() {
+    constexpr int kMembers = 3;
+    Meeting meeting(kMembers);
+    in_processes(kMembers, [&](int rank) {
+        OwnMemory device(rank < 2);
+        const auto exchange = std::make_shared<MemberExchange>(meeting, rank);
+        const auto memory = std::make_shared<MemoryExchange>(
+            std::make_shared<Processes>(kMembers, exchange),
+            std::map<int, Device*>{{rank, &device}}, false);
+        const auto index = std::make_shared<MemoryIndex>(
+            kMembers, std::vector<std::pair<int, Device*>>{{rank, &device}});
+        Registrations registrations(memory, index);
+        const auto at = device.address();
+        *reinterpret_cast<int*>(at + 8) = rank + 1;
+        const auto add = [&](std::uintptr_t address, std::size_t bytes) {
+            const auto made = registrations.add({{rank, {address, bytes}}});
+            const std::vector<int> others = rank == 0 ? std::vector{1, 2} : std::vector{0, 2};
+            expect(made.readers.at(rank) == (rank < 2 ? others : std::vector<int>{}), "readers");
+            return made.number;
+        };
+        const auto refused = [&](std::uint64_t number) {
+            return rule_of([&] { registrations.remove(number); });
+        };
+        const auto first = add(at + 8, 8), second = add(at, 64);
+        const auto row = index->number(rank, at + 8, 4);
+        const auto* shifts = reinterpret_cast<const std::uint64_t*>(index->table(device)) +
+                             std::size_t{row} * kMembers;
+        for (const int other : index->readers(row)) {
+            expect(*reinterpret_cast<int*>(at + 8 + shifts[other]) == rank + 1, "another's memory");
+        }
+        expect(row > 1 && *device.attached == (rank < 2 ? 1 : 2), "an allocation is mapped once");
+        memory->processes().meet();
+        expect(refused(rank == 1 ? second : first) == "R503", "different registrations");
+        registrations.remove(first);
+        expect(index->number(rank, at + 8, 4) > 1 && *device.attached > 0, "one is still there");
+        registrations.remove(second);
+        expect(index->number(rank, at, 4) == 1 && *device.attached == 0, "all have ended");
+        expect(shifts[0] == layout::kHidden && shifts[2] == layout::kHidden, "graphs still find it");
+        expect(refused(second) == "R503", "one that has ended");
+        const auto told = [&] { registrations.add({{rank, {rank == 1 ? 0 : at, 8}}}); };
+        expect(rule_of(told) == (rank == 1 ? "K519" : "told K519"), "a refusal is told");
+        registrations.remove(add(at, 8));  // the last row of the first table
+        const auto table = index->table(device);
+        device.most = rank == 0 ? 0 : device.most;
+        expect(rule_of([&] { add(at, 8); }) == (rank == 0 ? "K507" : "told K507"), "no memory");
+        device.most = 1 << 20;
+        add(at, 8);
+        expect(rank == 2 || index->table(device) != table, "a table that wasn't there is used");
+        registrations.detach();
+        expect(*device.attached == 0, "detached memory is mapped");
+    });
+}
+
 void check_links_end_together() {
     Meeting meeting(2);
     std::vector<std::weak_ptr<int>> kept(2);
@@ -268,6 +354,7 @@ int test(int, char**) {
     check_memory_of_all();
     check_problems_are_told();
     check_descriptors_reach_all();
+    check_registered_memory();
     check_links_end_together();
     return 0;
 }

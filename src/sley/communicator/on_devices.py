@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, lru_cache
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from sley.communicator.arrays import (
@@ -57,6 +57,17 @@ _OPEN_LOCK = fork_safe(threading.Lock())
 
 _LOOK_S = 0.25
 """How often the other ranks' processes are looked at: a few system calls each time."""
+
+
+class Registration(NamedTuple):
+    """Memory that `DeviceCommunicator.register` has registered.
+
+    number: of the registration, equal on all ranks. readers: the other ranks that read this rank's
+    memory in place.
+    """
+
+    number: int
+    readers: tuple[int, ...]
 
 
 class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
@@ -227,6 +238,28 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             links = self._open_core().links
             links.settle()
             return links.memory.empty(dtype, elements)[self.rank]
+
+    def register(self, array: Any) -> Registration:
+        """Lets the other ranks read the caller's memory in place: calls then send any part of it
+        without a copy, with the direct protocol. All ranks call it, each with an array of any size,
+        and it waits until no call is under way; in a capture it is refused.
+
+        Peers map the whole allocation behind an array, once for all registrations in it, until the
+        last of these ends, by `deregister` or `close`: only then may it be freed. Messages from
+        memory that can't be mapped go through slots as before, and the registration says so: that
+        of a pool (cudaMallocAsync), an array in several pieces of an expandable segment of
+        PyTorch's, and on threads what other processes have. Errors: K504, K507, K514, K518, K519,
+        R504.
+        """
+        with self._lock, self._noting():
+            number, readers = self._open_core().links.register({self.rank: array})
+        return Registration(number, tuple(readers[self.rank]))
+
+    def deregister(self, registration: Registration) -> None:
+        """Ends a registration. All ranks call it, for the same one. Calls that were captured stay
+        right: they send the memory through slots. Errors: K514, K518; R503 for different ones."""
+        with self._lock, self._noting():
+            self._open_core().links.deregister(registration.number)
 
     def all_reduce(
         self,

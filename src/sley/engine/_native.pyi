@@ -449,7 +449,7 @@ class CudaDevice(Device):
     @property
     def context(self) -> int: ...
 
-    def reach(self, other: CudaDevice) -> None: ...
+    def reach(self, other: Device) -> None: ...
 
     def has_multicast(self) -> bool: ...
 
@@ -522,7 +522,7 @@ class MemoryIndex:
     def __init__(self, ranks: int, devices: Sequence[tuple[int, Device]]) -> None:
         """devices: of this process's ranks."""
 
-    def add(self, address: int, size_bytes: int, shifts: Sequence[int]) -> None:
+    def add(self, address: int, size_bytes: int, shifts: Sequence[int]) -> int:
         """
         Registers memory that all ranks have mapped. shifts: for each rank, what to add to an address of it for its address there.
         """
@@ -720,6 +720,14 @@ class Links:
 
     def keep(self, memory: object) -> None:
         """Keeps an object until the other memory is freed."""
+
+    def register(self, arrays: Mapping[int, tuple[int, int]]) -> tuple[int, dict[int, list[int]]]:
+        """
+        Lets peers read the caller's memory in place: of each rank of this process, the address and the bytes of an array. All processes call this together, while no call is under way. Returns the registration's number, and the other ranks that read each rank's memory; to the rest its messages go through slots.
+        """
+
+    def deregister(self, number: int) -> None:
+        """Likewise. R503 if processes name another one."""
 
     @property
     def is_closed(self) -> bool: ...

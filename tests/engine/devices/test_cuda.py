@@ -17,6 +17,7 @@ from sley.engine.devices.cuda import compiler
 from sley.engine.devices.cuda.compiler import Resources, compile_text
 from sley.errors import SleyError
 from support.devices.gpu_processes import check_calls
+from support.devices.registered_ranks import check_registered
 
 CASES = [
     Path(__file__).parent / "fake_driver" / f"cases_{of}.py"
@@ -205,16 +206,28 @@ def test_the_package_is_imported_without_cuda() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.mark.usefixtures("nvrtc")
-@pytest.mark.parametrize("protocol", ["SIMPLE", "DIRECT"])
-def test_processes_that_see_one_gpu_each_get_right_results(
-    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def stand_in(nvrtc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that this one starts have the stand-in, and kernels for CPUs."""
     for name, value in fake_driver.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    rehearsal = fake_driver.TESTS / "support" / "rehearsal"  # which builds kernels for CPUs
+    rehearsal = fake_driver.TESTS / "support" / "rehearsal"
     monkeypatch.setenv("PYTHONPATH", str(rehearsal), prepend=":")
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("protocol", ["SIMPLE", "DIRECT"])
+def test_processes_that_see_one_gpu_each_get_right_results(protocol: str) -> None:
     check_calls("cuda", 2, protocol, "interpreted", one_each=True)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_processes_read_memory_that_callers_registered(tmp_path: Path) -> None:
+    """Of all kinds but a pool's: messages from that go through slots, in graphs, too."""
+    readers = check_registered(
+        "cuda:0", ["mapped", "allocated", "pooled"], 3, tmp_path, one_each=True
+    )
+    assert readers == [[1, 2], [0, 2], []]
 
 
 @pytest.mark.slow

@@ -195,6 +195,36 @@ def test_only_messages_that_the_receiver_cannot_read_are_in_slots() -> None:
         assert staged(ons) == expected
 
 
+def test_registered_arrays_are_read_in_place() -> None:
+    """Those of the caller, by the ranks of one process; each is another part of its memory."""
+    plan = sley.compile(build("all-pairs-alltoall", ranks=3, in_place=False), protocol="direct")
+    ons = apart(plan, [[0], [1], [2]], engine=Engine.INTERPRETED)
+    memory = [np.zeros(100 + rank, np.int64) for rank in range(3)]
+    given = [memory[rank][rank * 7 :][:30] for rank in range(3)]
+    readers, numbers = dict[int, list[int]](), dict[int, int]()
+
+    def register(rank: int) -> None:
+        own = memory[rank] if rank < 2 else memory[rank][:30]  # not all that it sends
+        numbers[rank], found = ons[rank].links.register({rank: own})
+        readers.update(found)
+
+    def call(rank: int) -> None:
+        given[rank][:] = np.arange(30) + 100 * rank
+        output = np.zeros(30, np.int64)
+        ons[rank]({rank: given[rank]}, {rank: output})
+        expected = np.concatenate([np.arange(10) + 10 * rank + 100 * other for other in range(3)])
+        np.testing.assert_array_equal(output, expected)
+
+    together([lambda rank=rank: register(rank) for rank in range(3)])
+    assert readers == {0: [1, 2], 1: [0, 2], 2: [0, 1]}
+    assert len(set(numbers.values())) == 1
+    together([lambda rank=rank: call(rank) for rank in range(3)])
+    assert staged(ons) == {(2, 0), (2, 1)}
+    together([lambda rank=rank: ons[rank].links.deregister(numbers[rank]) for rank in range(3)])
+    together([lambda rank=rank: call(rank) for rank in range(3)])
+    assert len(staged(ons)) == 6
+
+
 @pytest.mark.parametrize("reserves", [True, False])
 def test_other_processes_read_scratch_that_was_reserved(reserves: bool) -> None:
     program = build("three-step-alltoall", nodes=2, gpus=2, in_place=False)

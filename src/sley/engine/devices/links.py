@@ -91,6 +91,24 @@ class LinkSet(LinkLayout):
         self.wait()
         self.ranks.meet()
 
+    def register(self, arrays: Mapping[int, Any]) -> tuple[int, dict[int, list[int]]]:
+        """Registers arrays, of each rank of this process one, when no call is under way. All
+        processes call this together. Returns the registration's number, and the ranks that read the
+        memory of each. Errors: as for `wait`; K504, K519, R504, K507; K514 if a process ends."""
+        with self.ranks.telling():
+            views = {
+                rank: self.ranks.devices[rank].view(array, what=f"array of rank {rank}")
+                for rank, array in arrays.items()
+            }
+            self.wait()
+        return self._links.register({r: (v.address, v.size_bytes) for r, v in views.items()})
+
+    def deregister(self, number: int) -> None:
+        """Ends a registration; the rest as for `register`, and R503 if processes name others."""
+        with self.ranks.telling():
+            self.wait()
+        self._links.deregister(number)
+
     def check(self) -> None:
         """Raises K508 if a block timed out, R508 if one did earlier or if the links are closed;
         otherwise returns without waiting."""

@@ -15,11 +15,12 @@ import pytest
 from cuda.bindings import driver as cu
 
 import sley
-from fake_driver import FakeDriver, refused
+from fake_driver import FakeDriver, array_on, refused
 from fake_driver.cases_executor import CAPTURED, arrays, values
 from sley.algorithms import build
 from sley.communicator import DeviceCommunicator
 from sley.communicator import Settings as CallSettings
+from sley.communicator.on_devices import Registration
 from sley.communicator.selection.kinds import CALLS
 from sley.engine.devices import Engine, Settings
 from sley.engine.devices.cuda import CudaDevice
@@ -164,6 +165,60 @@ def test_arrays_and_streams_of_another_gpu_are_refused(fake: FakeDriver) -> None
     refused("K517", comms[0].all_reduce, data[0], stream=devices[1].stream())
     on_all(comms, lambda rank: comms[rank].all_reduce(data[rank]))
     assert values(devices[1], data[1]).tolist() == [2.0] * 64
+    on_all(comms, lambda rank: comms[rank].close())
+
+
+@pytest.mark.parametrize(
+    ("gpus", "pooled", "readers"), [(1, 0, (1,)), (2, 0, (1,)), (1, 1, (1,)), (2, 1, ())]
+)
+def test_threads_read_registered_memory_at_its_address(
+    fake: FakeDriver, gpus: int, pooled: int, readers: tuple[int, ...]
+) -> None:
+    """No process opens its own handles. Between GPUs, nobody reads memory of a pool. The second
+    array is in an allocation that is registered already."""
+    fake.set(devices=gpus, pooled=pooled, native_atomics=0)
+    devices = [CudaDevice.open(rank % gpus) for rank in range(2)]
+    comms = opened(devices)
+    size = 200_000
+    stand_in(fake, comms[0], size)
+    whole = arrays(devices, [np.zeros(size + 9)] * 2)
+    data = [
+        array_on(array.memory, (size,), data=(array.memory.address + 12, False)) for array in whole
+    ]
+    fake.journal()
+    found: list[list[Registration]] = [[], []]
+    for given in (data, whole):
+        on_all(
+            comms, lambda rank, given=given: found[rank].append(comms[rank].register(given[rank]))
+        )
+    assert "cuIpcOpenMemHandle" not in fake.journal()
+    assert [each.readers for each in found[0]] == [readers] * 2
+    for ended in range(3):
+        for device, array in zip(devices, whole, strict=True):
+            device.write(array.memory, 0, np.ones(size + 9, np.float32).view(np.uint8))
+        on_all(comms, lambda rank: comms[rank].all_reduce(data[rank]))
+        for device, array in zip(devices, whole, strict=True):
+            sums = values(device, array)
+            assert set(sums[3:-6].tolist()) == {2.0}
+            assert {*sums[:3], *sums[-6:]} == {1.0}
+        if ended < 2:
+            on_all(comms, lambda rank, k=ended: comms[rank].deregister(found[rank][k]))
+    on_all(comms, lambda rank: comms[rank].close())
+
+
+def test_memory_is_not_registered_in_a_capture(fake: FakeDriver, device: CudaDevice) -> None:
+    comms, stream = opened([device] * 2), device.stream()
+    data = arrays([device] * 2, [np.ones(64)] * 2)
+    stand_in(fake, comms[0], 64)
+    address = cu.CUstream(stream.__cuda_stream__()[1])
+    with current(device):
+        cu.cuStreamBeginCapture(address, CAPTURED)
+        for comm, array in zip(comms, data, strict=True):
+            comm.all_reduce(array, stream=stream)
+    on_all(comms, lambda rank: refused("K518", comms[rank].register, data[rank]))
+    with current(device):
+        cu.cuStreamEndCapture(address)
+    on_all(comms, lambda rank: comms[rank].register(data[rank]))
     on_all(comms, lambda rank: comms[rank].close())
 
 

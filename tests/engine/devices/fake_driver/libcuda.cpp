@@ -136,7 +136,7 @@ struct Context {
 // What a graph starts, made anew at each launch of the graph.
 using Node = std::function<std::function<void()>()>;
 
-std::uint64_t last_number = 0;  // of streams and captures
+std::uint64_t last_number = 0;  // of streams, captures and allocations
 
 struct Stream {
     Context* context;
@@ -185,6 +185,7 @@ struct Allocation {
     std::size_t bytes;
     int file;
     bool is_pooled;  // of a pool, or mapped: peer access doesn't cover it
+    std::uint64_t id = ++last_number;
 };
 
 // Of cuMemCreate, or a multicast object, which has its devices, and the memory bound on each.
@@ -263,8 +264,8 @@ bool forbidden() { return captures > 0 && capture_mode != RELAXED; }
 
 const std::set<std::string> WAITING = {
     "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister",
-    "cuMemHostUnregister", "cuMemCreate", "cuMemSetAccess", "cuMemUnmap", "cuModuleLoadData",
-    "cuModuleGetFunction", "cuCtxEnablePeerAccess",
+    "cuMemHostUnregister", "cuMemCreate", "cuMemSetAccess", "cuMemUnmap", "cuIpcOpenMemHandle",
+    "cuIpcCloseMemHandle", "cuModuleLoadData", "cuModuleGetFunction", "cuCtxEnablePeerAccess",
 };
 
 void wait_for_all(const std::string& name) {
@@ -475,6 +476,13 @@ int cuMemAlloc(std::uintptr_t* address, std::size_t bytes) {
     return allocated(address, current.back()->device, bytes);
 }
 
+int cuMemAllocAsync(std::uintptr_t* address, std::size_t bytes, Stream*) {
+    Held held(lock);
+    int result = cuMemAlloc(address, bytes);
+    if (!result) allocations[*address].is_pooled = true;
+    return result;
+}
+
 int cuMemFree(std::uintptr_t address) { return released(address); }
 
 int cuMemHostAlloc(void** address, std::size_t bytes, unsigned flags) {
@@ -520,13 +528,30 @@ std::map<std::uintptr_t, Range>::iterator range_of(std::uintptr_t address) {
     return is_in ? after : ranges.end();
 }
 
+int cuMemGetAddressRange(std::uintptr_t* first, std::size_t* bytes, std::uintptr_t address) {
+    Held held(lock);
+    const auto found = [=](std::uintptr_t at, std::size_t size) {
+        *first = at;
+        *bytes = size;
+        return SUCCESS;
+    };
+    if (auto range = range_of(address); range != ranges.end())
+        return found(range->first, range->second.bytes);
+    auto allocation = holding(address);
+    if (allocation == allocations.end()) return NOT_FOUND;
+    return found(allocation->first, allocation->second.bytes);
+}
+
 int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
-    constexpr int DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10, ACCESS_FLAGS = 16;
+    constexpr int BUFFER_ID = 7, DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+                  ACCESS_FLAGS = 16;
     constexpr std::uint64_t NONE = 0, READ_WRITE = 3;
     Held held(lock);
     if (auto range = range_of(address); range != ranges.end()) {
         if (attribute == DEVICE_ORDINAL)
             *static_cast<int*>(value) = handles.at(range->second.handle).device;
+        else if (attribute == BUFFER_ID)
+            *static_cast<std::uint64_t*>(value) = range->second.handle;
         else
             *static_cast<std::uint64_t*>(value) =
                 attribute == ACCESS_FLAGS && range->second.access.count(current.back()->device)
@@ -537,6 +562,7 @@ int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
     if (allocation == allocations.end()) return INVALID_VALUE;
     const Allocation& a = allocation->second;
     switch (attribute) {
+        case BUFFER_ID: *static_cast<std::uint64_t*>(value) = a.id; return SUCCESS;
         case DEVICE_ORDINAL: *static_cast<int*>(value) = a.device; return SUCCESS;
         case IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<bool*>(value) = !a.is_pooled; return SUCCESS;
         case ACCESS_FLAGS: {
@@ -841,6 +867,39 @@ int cuMemImportFromShareableHandle(std::uint64_t* made, void* descriptor, int ki
     return SUCCESS;
 }
 
+struct IpcHandle {  // CUipcMemHandle, which is passed by value
+    long process;
+    int file, device;
+    std::size_t bytes;
+    char rest[40];
+};
+static_assert(sizeof(IpcHandle) == 64);
+
+int cuIpcGetMemHandle(IpcHandle* handle, std::uintptr_t address) {
+    Held held(lock);
+    auto allocation = allocations.find(address);
+    if (allocation == allocations.end()) return INVALID_VALUE;
+    const Allocation& a = allocation->second;
+    if (a.device < 0 || a.is_pooled) return INVALID_VALUE;
+    *handle = {getpid(), a.file, a.device, a.bytes, {}};
+    return SUCCESS;
+}
+
+int cuIpcOpenMemHandle(std::uintptr_t* address, IpcHandle handle, unsigned flags) {
+    constexpr unsigned LAZY_ENABLE_PEER_ACCESS = 1;
+    Held held(lock);
+    if (handle.process == getpid()) return INVALID_CONTEXT;
+    if (flags != LAZY_ENABLE_PEER_ACCESS) return INVALID_VALUE;
+    if (!settings["peer_access"]) return PEER_ACCESS_UNSUPPORTED;
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%ld/fd/%d", handle.process, handle.file);
+    int file = open(path, O_RDWR);
+    if (file < 0) return CANNOT_MAP;
+    return mapped(address, handle.device, handle.bytes, file);
+}
+
+int cuIpcCloseMemHandle(std::uintptr_t address) { return released(address); }
+
 struct Module {
     void* library = nullptr;
     std::size_t call_bytes = 0;
@@ -1138,14 +1197,15 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuDeviceGetAttribute), ENTRY(cuDeviceGetP2PAttribute), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxPushCurrent),
         ENTRY(cuCtxPopCurrent), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice),
         ENTRY(cuCtxSynchronize),
-        ENTRY(cuCtxEnablePeerAccess), ENTRY(cuMemAlloc),
+        ENTRY(cuCtxEnablePeerAccess), ENTRY(cuMemAlloc), ENTRY(cuMemAllocAsync),
         ENTRY(cuMemFree), ENTRY(cuMemHostAlloc), ENTRY(cuMemHostRegister), ENTRY(cuMemHostUnregister),
         ENTRY(cuMemGetInfo), ENTRY(cuMemGetAllocationGranularity), ENTRY(cuMemCreate), ENTRY(cuMemRelease),
         ENTRY(cuMulticastGetGranularity), ENTRY(cuMulticastCreate), ENTRY(cuMulticastAddDevice),
         ENTRY(cuMulticastBindMem), ENTRY(cuMulticastUnbind), ENTRY(cuMemAddressReserve),
         ENTRY(cuMemAddressFree), ENTRY(cuMemMap), ENTRY(cuMemSetAccess), ENTRY(cuMemUnmap),
         ENTRY(cuMemRetainAllocationHandle), ENTRY(cuMemExportToShareableHandle),
-        ENTRY(cuMemImportFromShareableHandle),
+        ENTRY(cuMemImportFromShareableHandle), ENTRY(cuMemGetAddressRange),
+        ENTRY(cuIpcGetMemHandle), ENTRY(cuIpcOpenMemHandle), ENTRY(cuIpcCloseMemHandle),
         ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemFreeHost),
         ENTRY(cuPointerGetAttribute), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
         ENTRY(cuMemcpyDtoHAsync), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),
