@@ -32,8 +32,10 @@ void resolve(T*& address, const std::vector<std::uint64_t>& segments) {
     set(address, segments.at((symbol >> kOffsetBits) - 1) + offset);
 }
 
+}  // namespace
+
 // The tables side by side, and where the device will have them.
-struct Image {
+struct DevicePlan::Image {
     std::vector<char> bytes;
     std::vector<std::pair<std::size_t, std::function<void(std::uint64_t)>>> begins;
 
@@ -47,12 +49,35 @@ struct Image {
     }
 };
 
-}  // namespace
+std::vector<std::shared_ptr<DevicePlan>> DevicePlan::all(
+    const std::vector<std::shared_ptr<const PlanTables>>& plans, Device& device,
+    const std::vector<std::vector<int>>& launches, const std::vector<std::uint64_t>& segments,
+    std::uint64_t abort, std::uint64_t timeout_ns) {
+    std::vector<std::shared_ptr<DevicePlan>> made;
+    std::size_t blocks = 0;
+    for (const auto& plan : plans) {
+        made.emplace_back(new DevicePlan(plan, device, launches));
+        blocks += made.back()->blocks();
+    }
+    const auto reports = device.allocate_host(blocks * sizeof(layout::Report));
+    Image image;
+    auto report = reports.address;
+    for (const auto& plan : made) {
+        plan->reports_ = {report, reports.owner};
+        plan->add_to(image, segments, report);
+        report += plan->blocks() * sizeof(layout::Report);
+        set(plan->setup_.abort, abort);
+        plan->setup_.timeout_ns = timeout_ns;
+    }
+    const auto tables = device.allocate(image.bytes.size());
+    device.write(tables.address, image.bytes.data(), image.bytes.size());
+    for (const auto& [at, place] : image.begins) place(tables.address + at);
+    for (const auto& plan : made) plan->tables_ = tables;
+    return made;
+}
 
 DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
-                       const std::vector<std::vector<int>>& launches,
-                       const std::vector<std::uint64_t>& segments, std::uint64_t abort,
-                       std::uint64_t timeout_ns)
+                       const std::vector<std::vector<int>>& launches)
     : plan_(std::move(plan)), device_(device) {
     for (const auto& ranks : launches) {
         const std::size_t block = blocks_.size(), division = divisions_.size();
@@ -62,8 +87,17 @@ DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
         }
         groups_.push_back({block, blocks_.size() - block, division, divisions_.size() - division});
     }
-    reports_ = device.allocate_host(blocks_.size() * sizeof(layout::Report));
-    auto report = reports_.address;
+    const auto& numbers = plan_->numbers;
+    setup_.slot_bytes = numbers.slot_bytes;
+    setup_.slots_bytes = numbers.slots_bytes;
+    setup_.chunks = numbers.chunks;
+    setup_.slots = numbers.slots;
+    setup_.steps = numbers.steps;
+    setup_.ranks = static_cast<layout::i32>(numbers.scratch_chunks.size());
+}
+
+void DevicePlan::add_to(Image& image, const std::vector<std::uint64_t>& segments,
+                        std::uint64_t report) {
     for (auto& block : blocks_) {
         resolve(block.progress, segments);
         resolve(block.first_cell, segments);
@@ -77,25 +111,12 @@ DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
         resolve(peer.slots, segments);
         resolve(peer.switched, segments);
     }
-    Image image;
     image.add(blocks_, setup_.blocks);
     image.add(peers, setup_.peers);
     image.add(plan_->instructions, setup_.instructions);
     image.add(plan_->conditions, setup_.conditions);
     image.add(divisions_, setup_.divisions);
     image.add(plan_->homes, setup_.homes);
-    tables_ = device.allocate(image.bytes.size());
-    device.write(tables_.address, image.bytes.data(), image.bytes.size());
-    for (const auto& [at, place] : image.begins) place(tables_.address + at);
-    set(setup_.abort, abort);
-    setup_.timeout_ns = timeout_ns;
-    const auto& numbers = plan_->numbers;
-    setup_.slot_bytes = numbers.slot_bytes;
-    setup_.slots_bytes = numbers.slots_bytes;
-    setup_.chunks = numbers.chunks;
-    setup_.slots = numbers.slots;
-    setup_.steps = numbers.steps;
-    setup_.ranks = static_cast<layout::i32>(numbers.scratch_chunks.size());
 }
 
 void DevicePlan::lay_out(const CallValues& values, layout::Setup& setup) const {

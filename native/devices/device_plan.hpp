@@ -28,13 +28,15 @@ struct CallValues {
 
 class DevicePlan {
 public:
-    // launches: the ranks of each launch of a call, of this process and on this device. segments:
-    // the bases of the symbols' segments, as the device sees them. abort: the word by which calls
-    // are given up.
-    DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
-               const std::vector<std::vector<int>>& launches,
-               const std::vector<std::uint64_t>& segments, std::uint64_t abort,
-               std::uint64_t timeout_ns);
+    // Plans that share what they need of a device: one piece of its memory for all tables, and one of
+    // the host's for all reports. A communicator has up to some hundred plans, and pieces are slow to
+    // get, and whole pages. launches: the ranks of each launch of a call, of this process and on this
+    // device. segments: the bases of the symbols' segments, as the device sees them. abort: the word by
+    // which calls are given up.
+    static std::vector<std::shared_ptr<DevicePlan>> all(
+        const std::vector<std::shared_ptr<const PlanTables>>& plans, Device& device,
+        const std::vector<std::vector<int>>& launches, const std::vector<std::uint64_t>& segments,
+        std::uint64_t abort, std::uint64_t timeout_ns);
 
     // One of a call's launches: its blocks, which are rows of the device's table, and the chunks
     // that AVG divides at the end.
@@ -51,13 +53,20 @@ public:
     // What is a launch's own. shifts: the device's table of registered memory.
     void turn_to(const Group& group, std::uint64_t shifts, layout::Setup& setup) const;
 
-    // Frees the tables and reports. Calls can't be started afterwards.
+    // Leaves the tables and reports, which go with the last plan. Calls can't be started afterwards.
     void free() { tables_ = reports_ = {}; }
 
     // The blocks that have given up, with their reports.
     std::vector<std::pair<const layout::Block*, layout::Report>> stuck() const;
 
 private:
+    struct Image;
+
+    DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
+               const std::vector<std::vector<int>>& launches);
+    // Adds the tables. report: the address of the first block's report.
+    void add_to(Image& image, const std::vector<std::uint64_t>& segments, std::uint64_t report);
+
     std::shared_ptr<const PlanTables> plan_;
     const Device& device_;
     std::vector<layout::Block> blocks_;  // of the launches

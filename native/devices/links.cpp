@@ -17,14 +17,12 @@ Links::Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<MemoryIndex
     mailboxes_ = std::move(made.own);
     memory_->processes().use(barrier_);  // where the others wait, also for a refusal
     memory_->processes().telling([&] {
-        for (const auto& plan : tables) {
-            auto& own = plans_.emplace_back();
-            for (const auto& [device, launches, behind] : places) {
-                auto segments = made.found.at(device);
-                segments.insert(segments.end(), behind.begin(), behind.end());
-                own.push_back(std::make_shared<DevicePlan>(plan, *device, launches, segments, abort,
-                                                           timeout_ns));
-            }
+        plans_.resize(tables.size());
+        for (const auto& [device, launches, behind] : places) {
+            auto segments = made.found.at(device);
+            segments.insert(segments.end(), behind.begin(), behind.end());
+            auto own = DevicePlan::all(tables, *device, launches, segments, abort, timeout_ns);
+            for (std::size_t k = 0; k < own.size(); ++k) plans_[k].push_back(std::move(own[k]));
         }
     });
 }

@@ -143,7 +143,13 @@ class DeviceOpening:
             timeout_s=self.kernels.timeout_s or self.settings.timeout_s,
             launching=Launching.BY_RANK if len(mates) > 1 else self.kernels.launching,
         )
-        links = LinkSet(list(plans.values()), {rank: self.device}, settings, exchange=self.exchange)
+        links = LinkSet(
+            list(plans.values()),
+            {rank: self.device},
+            settings,
+            exchange=self.exchange,
+            largest_bytes=list(_largest_bytes(table).values()),
+        )
         ((_, stream),) = links.launches[self.device]
         together = settings.launching is Launching.TOGETHER
         calls = native.DeviceCalls(
@@ -223,6 +229,15 @@ def _keys(ranks: int) -> Iterator[Key]:
             places = [not row.has_place_of_rank]
         for in_place, root in product(places, range(ranks) if row.roles else [0]):
             yield kind, in_place, root
+
+
+def _largest_bytes(table: Table) -> dict[bytes, int | None]:
+    """By digest the size of the largest call of a plan; None for any size."""
+    found: dict[bytes, int | None] = {}
+    for sizes, ready in (row for rows in table.values() for row in rows):
+        end, before = sizes.end_bytes, found.get(ready.digest, 0)
+        found[ready.digest] = None if end is None or before is None else max(end, before)
+    return found
 
 
 def _in_words(key: Key) -> str:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sley.communicator.sharing import HEAPS, fork_safe
+from sley.communicator.sharing import HEAPS
 from sley.engine import native
 from sley.engine.memory import HostBytes, allocate, memory_of_machine
 from sley.engine.native import LARGEST
 from sley.engine.types import Array, data_type
+from sley.errors.aside import fork_safe
 from sley.errors.runtime import R514
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import is_integer

@@ -31,7 +31,6 @@ from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
 from sley.communicator.settings import Settings
-from sley.communicator.sharing import fork_safe
 from sley.communicator.stats import log_to_stderr
 from sley.engine import arguments, native
 from sley.engine.devices import Device, open_devices
@@ -40,6 +39,7 @@ from sley.engine.devices.arguments import check_factor
 from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, USUAL_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError
+from sley.errors.aside import fork_safe
 from sley.errors.calls import N627
 from sley.errors.devices import K508, K518
 from sley.errors.runtime import R508

@@ -14,17 +14,9 @@ from weakref import WeakValueDictionary
 
 from sley.engine import native
 from sley.engine.memory import allocate
+from sley.errors.aside import fork_safe
 
 _T = TypeVar("_T")
-
-
-def fork_safe(lock: threading.Lock) -> threading.Lock:
-    """The lock, which a fork waits for, so that no child finds it held by a thread that it hasn't.
-    A lock that is taken within another one is made first."""
-    os.register_at_fork(
-        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-    )
-    return lock
 
 
 class _OfFiles(Generic[_T]):

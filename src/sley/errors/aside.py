@@ -66,3 +66,12 @@ def within(limit_s: float, function: Callable[..., T], *arguments: Any) -> T:
 
 # A forked child has no thread but the one that forked.
 os.register_at_fork(after_in_child=_idle.clear)
+
+
+def fork_safe(lock: threading.Lock) -> threading.Lock:
+    """The lock, which a fork waits for, so that no child finds it held by a thread that it hasn't.
+    A lock that is taken within another one is made first."""
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return lock

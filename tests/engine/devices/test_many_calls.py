@@ -212,7 +212,7 @@ def test_slots_share_the_cache_of_their_device(protocol: str, apart: int, togeth
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 def test_slices_fill_the_threads_of_a_block(protocol: str) -> None:
-    on = Executor(ring(protocol), [threads()] * RANKS)
+    on = Executor(ring(protocol), [threads()] * RANKS, Settings(slot_bytes=512 << 10))
     slices = 2 if protocol == "Simple" else 1
     for chunk_kib, tile_kib in ((0, None), (20, None), (40, 30), (100, 50), (200, 100)):
         cut = on.links.tables[0].cut(2, RANKS * chunk_kib << 9)

@@ -33,6 +33,10 @@ SMALL_BYTES = 16 << 10
 H100 rings of 8 ranks with LL took 26 us with one block up to this size, and with 16 blocks 36 us at
 1 KB and 28 us from 4 KB on."""
 
+_FLAGGED_SLOTS = 4
+"""Slots of LL and LL128: a message is written and read at the same time, so one is under way, one's
+slot becomes free, and two are for ranks that are late. NCCL's eight would cost twice the memory."""
+
 _COMPARED = ((4 << 10,), (1,)), ((SMALL_BYTES, 256 << 20), (1, 2, 4, 8, 16))
 """The sizes at which plans are compared, and their numbers of instances: for small calls one size
 stands for all; for others all sizes between, and above 256 MB the choice is the one there."""
@@ -167,6 +171,8 @@ def _options(choice: Choice, limits: DeviceLimits) -> dict[str, object]:
     if limits.is_one_device and protocol is Protocol.SIMPLE:
         protocol = Protocol.DIRECT
     options: dict[str, object] = {"protocol": protocol.value, "instances": choice.options.instances}
+    if protocol in (Protocol.LL, Protocol.LL128):
+        options["slots"] = _FLAGGED_SLOTS
     if choice.plan.blocks_per_rank > limits.max_blocks:  # as have all candidates
         options["max_blocks"] = limits.max_blocks
     return options

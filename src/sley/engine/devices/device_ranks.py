@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -100,15 +99,11 @@ class DeviceRanks:
         this together. K514 if one has ended, R503 for a rank in two of them."""
         return self._processes.gather(own)
 
-    def most_on_a_device(self, of_ranks: Sequence[int]) -> int:
-        """The largest of the devices' sums of a number of each rank; all processes call this
-        together. K514 if one has ended."""
-        own = {rank: device.identity for rank, device in self.devices.items()}
-        every = self.gather(own)
-        sums = Counter[bytes]()
-        for identity, number in zip(every, of_ranks, strict=True):
-            sums[identity] += number
-        return max(sums.values())
+    def places_of_all(self) -> tuple[int, ...]:
+        """For each rank the first one on its device; all processes call this together. K514 if one
+        has ended."""
+        every = self.gather({rank: device.identity for rank, device in self.devices.items()})
+        return tuple(map(every.index, every))
 
     def allocate(self, sizes_bytes: Sequence[int]) -> SharedMemory:
         """Allocates sizes_bytes[r] bytes for each rank r; all processes call this together, with

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
+from sley.engine import native
 from sley.engine.devices.device_ranks import DeviceRanks
 from sley.engine.devices.device_state import plan_tables
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
@@ -16,51 +19,36 @@ from sley.engine.kernels import Kernels
 from sley.engine.memory import BEYOND
 from sley.engine.native import LARGEST
 from sley.engine.program import Loaded, load
+from sley.errors.aside import fork_safe
 from sley.errors.devices import K507
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.tables import IntArray
 from sley.ir.words import Protocol
 
+_LAYOUTS, _KEPT_INSTRUCTIONS = 8, 1 << 17
+"""How many layouts a process keeps, of the sets of plans that it used last, and the most
+instructions of each, which take 0.4 KB each: those of a communicator of 8 ranks have 30,000."""
 
+
+@dataclass(eq=False)
 class LinkLayout:
     """Plans as kernels run them over links that they share, and where in the links' memory their
     connections, slots and lanes are.
 
     plans, single_messages (see there), kernels, loaded, tables: of each plan. slots_bytes: of all
     slots of a connection, for each kind. lanes: of each plan, in windows of all of them. boxes: the
-    ranks' mailboxes. All processes make it together.
+    ranks' mailboxes.
     """
 
-    def __init__(self, plans: Sequence[Plan], settings: Settings, ranks: DeviceRanks) -> None:
-        self.plans = list(plans)
-        with ranks.telling():
-            self.single_messages = [
-                single_messages(plan, ranks.devices, is_one_process=ranks.is_one_process)
-                for plan in plans
-            ]
-            self.kernels = [
-                Kernels.of(plan, switches=not why)
-                for plan, why in zip(plans, self.single_messages, strict=True)
-            ]
-        receivers = _receivers(self.kernels)
-        most = {
-            kind: ranks.most_on_a_device(np.bincount(dst, minlength=ranks.count).tolist())
-            for kind, dst in receivers.items()
-        }
-        with ranks.telling():
-            self.loaded = [_load(k, settings, most[kind_of_slots(k.plan)]) for k in self.kernels]
-            self.slots_bytes = {
-                kind: _room([own for own in self.loaded if kind_of_slots(own.plan) is kind], dst)
-                for kind, dst in receivers.items()
-            }
-        operands = [k.operands for k in self.kernels]
-        self.lanes = Lanes.of(operands, self.slots_bytes.get(Protocol.SIMPLE, 0))
-        self.boxes = Mailboxes.of(operands, self.lanes, self.slots_bytes)
-        self.tables = [
-            plan_tables(k, own, settings, self.boxes, lanes, self.slots_bytes)
-            for k, own, lanes in zip(self.kernels, self.loaded, self.lanes, strict=True)
-        ]
+    plans: tuple[Plan, ...]
+    single_messages: tuple[str, ...]
+    kernels: tuple[Kernels, ...]
+    loaded: tuple[Loaded, ...]
+    slots_bytes: Mapping[Protocol, int]
+    lanes: tuple[Lanes, ...]
+    boxes: Mailboxes
+    tables: tuple[native.PlanTables, ...]
 
     def number_of(self, plan: Plan) -> int:
         """The number of a plan among those of the links; R514 if it is none of them."""
@@ -72,9 +60,66 @@ class LinkLayout:
         return self.plans.index(plan)
 
 
-def _load(kernels: Kernels, settings: Settings, received: int) -> Loaded:
-    loaded = load(kernels.plan, *settings.slots_of(kernels.plan, received))
-    return replace(loaded, homes=kernels.operands.homes)
+_LOCK = fork_safe(threading.Lock())
+"""So that of the ranks that are threads one lays out the links, and not each."""
+
+
+def laid_out(
+    plans: Sequence[Plan],
+    settings: Settings,
+    ranks: DeviceRanks,
+    largest_bytes: Sequence[int | None],
+) -> LinkLayout:
+    """The layout of links; all processes call this together. Errors: K507, K514, K521, R514."""
+    with ranks.telling():
+        single = tuple(
+            single_messages(plan, ranks.devices, is_one_process=ranks.is_one_process)
+            for plan in plans
+        )
+    places = ranks.places_of_all()
+    instructions = sum(len(plan.instructions) for plan in plans)
+    make = _laid_out if instructions <= _KEPT_INSTRUCTIONS else _laid_out.__wrapped__
+    with ranks.telling(), _LOCK:
+        return make(tuple(plans), single, settings, places, tuple(largest_bytes))
+
+
+@lru_cache(maxsize=_LAYOUTS)
+def _laid_out(
+    plans: tuple[Plan, ...],
+    single: tuple[str, ...],
+    settings: Settings,
+    places: tuple[int, ...],
+    largest_bytes: tuple[int | None, ...],
+) -> LinkLayout:
+    """places: the number of each rank's device."""
+    kernels = tuple(
+        Kernels.of(plan, switches=not why) for plan, why in zip(plans, single, strict=True)
+    )
+    receivers = _receivers(kernels)
+    most = {
+        kind: int(np.bincount(np.array(places)[dst]).max(initial=0))
+        for kind, dst in receivers.items()
+    }
+    loaded = tuple(
+        _load(k, *settings.slots_of(k.plan, most[kind_of_slots(k.plan)], largest))
+        for k, largest in zip(kernels, largest_bytes, strict=True)
+    )
+    slots_bytes = {
+        kind: _room([own for own in loaded if kind_of_slots(own.plan) is kind], dst)
+        for kind, dst in receivers.items()
+    }
+    operands = [k.operands for k in kernels]
+    lanes = tuple(Lanes.of(operands, slots_bytes.get(Protocol.SIMPLE, 0)))
+    boxes = Mailboxes.of(operands, lanes, slots_bytes)
+    tables = tuple(
+        plan_tables(k, own, settings, boxes, in_lanes, slots_bytes)
+        for k, own, in_lanes in zip(kernels, loaded, lanes, strict=True)
+    )
+    return LinkLayout(plans, single, kernels, loaded, slots_bytes, lanes, boxes, tables)
+
+
+def _load(kernels: Kernels, slots: int, slot_bytes: int) -> Loaded:
+    return replace(load(kernels.plan, slots, slot_bytes), homes=kernels.operands.homes)
 
 
 def _receivers(kernels: Sequence[Kernels]) -> dict[Protocol, IntArray]:

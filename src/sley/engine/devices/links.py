@@ -10,7 +10,7 @@ from sley.engine.devices.device import Device, Memory
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
 from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.failures import failure
-from sley.engine.devices.link_layout import LinkLayout
+from sley.engine.devices.link_layout import LinkLayout, laid_out
 from sley.engine.devices.memory import LinkMemory
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
 from sley.errors import Diagnostic, SleyError, counted
@@ -26,6 +26,8 @@ class LinkSet(LinkLayout):
     plans: verified plans of the same ranks. The other arguments: as for an `Executor`. By default
         the slots on a device share 24 MiB as there, with the connections of all plans; slots of LL,
         of LL128 and of the other protocols each have their own.
+    largest_bytes: the size of each plan's largest call, if there is one: then slots aren't larger
+        than its messages. Larger calls are cut into more tiles.
 
     The calls of all executors run one after the other, and in one order in all processes. After one
     has failed, none can be used. `close` frees the memory, as for an executor. Errors: K5xx, R5xx.
@@ -38,6 +40,7 @@ class LinkSet(LinkLayout):
         settings: Settings | None = None,
         *,
         exchange: Exchange | None = None,
+        largest_bytes: Sequence[int | None] = (),
     ) -> None:
         self.settings = settings or Settings()
         has_lines = any(plan.protocol is Protocol.LL128 for plan in plans)
@@ -47,7 +50,8 @@ class LinkSet(LinkLayout):
             if self.settings.launching is Launching.BY_RANK:
                 for device in ranks.places:
                     check_queues(device, len(ranks.on(device)))
-        super().__init__(plans, self.settings, ranks)
+        largest_bytes = largest_bytes or [None] * len(plans)
+        super().__init__(**vars(laid_out(plans, self.settings, ranks, largest_bytes)))
         with ranks.telling():
             ranks.reach()
             windows = ranks.windows(self.lanes[0].teams, self.lanes[0].sizes)
@@ -158,7 +162,7 @@ class LinkSet(LinkLayout):
             self.order,
             self.abort.address,
             self.boxes.size.tolist(),
-            self.tables,
+            list(self.tables),
             [(d.native, [own for own, _ in on], behind) for d, on in self.launches.items()],
             int(self.timeout_s * 1e9),
         )

@@ -10,6 +10,7 @@ import numpy as np
 from sley.engine.kernels import Engine
 from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors.runtime import R514
+from sley.ir.cut import longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Protocol, member
 
@@ -23,10 +24,21 @@ _SLOTS_BYTES = 24 << 20
 """Default size of all slots on a device together: receivers read them back from the L2 cache, which
 has 40 MB on an A100 and 50 MB on an H100."""
 
-_LEAST_SLOT_BYTES, _MOST_BY_DEFAULT = 16 << 10, 512 << 10
+_LEAST_SLOT_BYTES = 16 << 10
 _LEAST_OF_LINES = 64 << 10
 """LL128's least: the threads of a block move some 30 KB of it at once, so that less would be spent
-on the fixed cost of a message. The most is a step of NCCL's buffers (4 MiB in eight steps)."""
+on the fixed cost of a message."""
+_MOST_BY_DEFAULT = {Protocol.LL: 64 << 10, Protocol.LL128: 128 << 10}
+_MOST_OF_OTHERS = 512 << 10
+"""The most, as a step of NCCL's buffers (4 MiB in eight steps, of LL 64 KiB each). On an H100 the
+fixed cost of a tile was 1.5 us with LL, 2 us with LL128 and 2.5 us with Simple, of which a block
+moved 14, 14 and 30 GB/s: of these slots it is two fifths of the time, a fifth and an eighth."""
+_GRAINS = {Protocol.LL: (8, 16), Protocol.LL128: (120, 128)}
+_GRAIN_OF_OTHERS = 16, 16
+"""Data that are moved at once, and what they take in a slot, in bytes."""
+_BORDERS = 2
+"""The most grains that a chunk has in addition, if it is at the place of another one: each of its
+three runs ends with one that may be in part (`primitives/execute.hpp`)."""
 _SLICES = 2
 """The most slices, as many as NCCL's (`ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS`)."""
 _MOST_SLOT_BYTES = 1 << 30
@@ -57,7 +69,7 @@ class Settings:
     slots: messages that a connection holds, rounded up to a power of two; by default the plan's, or
         twice as many where that makes slices (`slices_of`).
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
-        equal share of 24 MiB on each device, from 16 (LL128: 64) to 512 KiB.
+        equal share of 24 MiB on each device, from 16 to 512 KiB (LL: 16 to 64, LL128: 64 to 128).
     threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024. The last warp publishes,
         the others move data; a single one does both.
     timeout_s: how long an instruction may wait before the call fails; by default 30 s, and with
@@ -97,10 +109,14 @@ class Settings:
             return self.timeout_s
         return TIMEOUT_S if is_one_process else LATE_TIMEOUT_S
 
-    def slots_of(self, plan: Plan, received: int) -> tuple[int, int]:
+    def slots_of(
+        self, plan: Plan, received: int, largest_bytes: int | None = None
+    ) -> tuple[int, int]:
         """The number of slots of each connection of a plan, and the bytes from one to the next.
 
-        received: the most connections on which the ranks of one device receive. Errors: R514.
+        received: the most connections on which the ranks of one device receive. largest_bytes: the
+        size of its largest call; its messages, then, each fit into one slot, or into the default.
+        Errors: R514.
         """
         slots = whole(max(self._slots(plan), 1), "slots", 1, _MOST_SLOTS)
         if slots >= plan.slots:  # fewer are refused, by their number
@@ -108,6 +124,8 @@ class Settings:
         slot_bytes = self.slot_bytes
         if slot_bytes is None:
             slot_bytes = _room(received * slots, plan.protocol)
+            if largest_bytes is not None:
+                slot_bytes = min(slot_bytes, _longest_message(plan, largest_bytes))
         return slots, _align(slot_bytes)
 
     def slices_of(self, plan: Plan) -> int:
@@ -135,5 +153,16 @@ def _align(slot_bytes: int) -> int:
 def _room(slots: int, protocol: Protocol) -> int:
     """Default bytes of a slot, if a device has so many: a power of two."""
     least = _LEAST_OF_LINES if protocol is Protocol.LL128 else _LEAST_SLOT_BYTES
+    most = _MOST_BY_DEFAULT.get(protocol, _MOST_OF_OTHERS)
     share = _SLOTS_BYTES // max(slots, 1)
-    return int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, _MOST_BY_DEFAULT))
+    return int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, most))
+
+
+def _longest_message(plan: Plan, largest_bytes: int) -> int:
+    """Bytes in a slot of the longest message of calls up to a size, in whole lines."""
+    c = plan.collective
+    data, taken = _GRAINS.get(plan.protocol, _GRAIN_OF_OTHERS)
+    chunk = longest_chunk(c.chunks, -(-largest_bytes // c.blocks), 1)
+    count = plan.instructions.count[np.concatenate([plan.sends, plan.receives])].max(initial=1)
+    line = max(_ALIGNMENTS)
+    return -(-int(count) * (-(-chunk // data) + _BORDERS) * taken // line) * line
