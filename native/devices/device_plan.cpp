@@ -49,7 +49,7 @@ struct Image {
 
 }  // namespace
 
-DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
+DevicePlan::DevicePlan(std::size_t number, std::shared_ptr<const PlanTables> plan, Device& device,
                        const std::vector<std::vector<int>>& launches,
                        const std::vector<std::uint64_t>& segments, std::uint64_t abort,
                        std::uint64_t timeout_ns)
@@ -89,6 +89,7 @@ DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
     for (const auto& [at, place] : image.begins) place(tables_.address + at);
     set(setup_.abort, abort);
     setup_.timeout_ns = timeout_ns;
+    setup_.call = number & ((1U << layout::kPlanBits) - 1);
     const auto& numbers = plan_->numbers;
     setup_.slot_bytes = numbers.slot_bytes;
     setup_.slots_bytes = numbers.slots_bytes;
@@ -101,6 +102,7 @@ DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
 void DevicePlan::lay_out(const CallValues& values, layout::Setup& setup) const {
     setup = setup_;
     plan_->numbers.cut(values.item_bytes, values.count, setup);
+    setup.call += static_cast<std::uint64_t>(values.count * values.item_bytes) << layout::kPlanBits;
     setup.factor = values.factor;
     set(setup.factor_at, values.factor_at);
 }

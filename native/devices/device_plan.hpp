@@ -28,10 +28,10 @@ struct CallValues {
 
 class DevicePlan {
 public:
-    // launches: the ranks of each launch of a call, of this process and on this device. segments:
-    // the bases of the symbols' segments, as the device sees them. abort: the word by which calls
-    // are given up.
-    DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
+    // number: by which ranks know the plan. launches: the ranks of each launch of a call, of this
+    // process and on this device. segments: the bases of the symbols' segments, as the device sees
+    // them. abort: the word by which calls are given up.
+    DevicePlan(std::size_t number, std::shared_ptr<const PlanTables> plan, Device& device,
                const std::vector<std::vector<int>>& launches,
                const std::vector<std::uint64_t>& segments, std::uint64_t abort,
                std::uint64_t timeout_ns);

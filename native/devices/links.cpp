@@ -16,13 +16,13 @@ Links::Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<MemoryIndex
     mailboxes_ = std::move(made.own);
     memory_->processes().use(barrier_);  // where the others wait, also for a refusal
     memory_->processes().telling([&] {
-        for (const auto& plan : tables) {
+        for (std::size_t number = 0; number < tables.size(); ++number) {
             auto& own = plans_.emplace_back();
             for (const auto& [device, launches, behind] : places) {
                 auto segments = made.found.at(device);
                 segments.insert(segments.end(), behind.begin(), behind.end());
-                own.push_back(std::make_shared<DevicePlan>(plan, *device, launches, segments, abort,
-                                                           timeout_ns));
+                own.push_back(std::make_shared<DevicePlan>(number, tables[number], *device, launches,
+                                                           segments, abort, timeout_ns));
             }
         }
     });

@@ -277,7 +277,7 @@ void check_plans() {
     NotingCalls device;
     Word abort{0};
     const auto plan = std::make_shared<DevicePlan>(
-        two_ranks(), device, std::vector<std::vector<int>>{{0}, {1}},
+        1, two_ranks(), device, std::vector<std::vector<int>>{{0}, {1}},
         std::vector<std::uint64_t>{1000, 2000}, address_of(&abort), 7);
     const auto memory = std::make_shared<MemoryIndex>(
         2, std::vector<std::pair<int, Device*>>{{0, &device}, {1, &device}});
@@ -372,7 +372,7 @@ void check_calls() {
         tables->numbers.protocol = layout::kDirect;
         if (chunks == 4) tables->numbers.scratch_chunks = {0, 0};
         const auto plan = std::make_shared<DevicePlan>(
-            tables, device, std::vector<std::vector<int>>{{1}},
+            chunks, tables, device, std::vector<std::vector<int>>{{1}},
             std::vector<std::uint64_t>{1000, 2000}, address_of(&abort), 7);
         expect(calls.add_plan(plan) == chunks / 2 - 1, "a plan's number");
     }
