@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from pathlib import Path
@@ -32,6 +32,7 @@ from sley.errors.devices import K514
 from sley.ir.sizes import SizeRange
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
+from sley.topologies import topology_of
 
 MOVED = {kind.size_bytes: kind for kind in DATA_TYPES.values() if kind.name.startswith("int")}
 """What calls that don't reduce move elements as, by their size: the bytes are all that counts."""
@@ -130,9 +131,9 @@ class DeviceOpening:
             logger.warning(words, rendezvous.name, rendezvous.rank, unfit)
         return plans, table
 
-    def core(self, table: Table) -> DeviceCore:
+    def core(self, table: Table, watched: Callable[[LinkSet], None]) -> DeviceCore:
         """What the communicator has: the plans over one set of links, each once, and their
-        kernels."""
+        kernels. watched: gets the links before ranks wait for one another there."""
         rank, mates = self.rendezvous.rank, self._mates
         plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
         numbers = {own: number for number, own in enumerate(plans)}
@@ -144,6 +145,7 @@ class DeviceOpening:
             launching=Launching.BY_RANK if len(mates) > 1 else self.kernels.launching,
         )
         links = LinkSet(list(plans.values()), {rank: self.device}, settings, exchange=self.exchange)
+        watched(links)
         ((_, stream),) = links.launches[self.device]
         together = settings.launching is Launching.TOGETHER
         calls = native.DeviceCalls(
@@ -181,6 +183,7 @@ class DeviceOpening:
             int(o.offered["blocks"]) // shares[d] for o, d in zip(offered, devices, strict=True)
         ]
         with telling(self.rendezvous.refuse):
+            topology = None if topology is None else topology_of(topology)
             processes = [one.process for one in offered]
             here = processes[self.rendezvous.rank]
             check_queues(self.device, sum(processes[mate] == here for mate in self._mates))

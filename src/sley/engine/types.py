@@ -79,7 +79,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 def data_type(name: str) -> DataType:
     """The type named `name`; R504 if the engine has none."""
-    if name not in DATA_TYPES:
+    if not isinstance(name, str) or name not in DATA_TYPES:
         raise R504.error(
             expected=f"one of {', '.join(DATA_TYPES)}",
             found=f"dtype {name!r}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from sley.engine.devices.failures import failure
 from sley.engine.devices.link_layout import LinkLayout
 from sley.engine.devices.memory import LinkMemory
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
+from sley.engine.limits import instance
 from sley.errors import Diagnostic, SleyError, counted
 from sley.errors.devices import K506
 from sley.errors.runtime import R514
@@ -39,7 +41,7 @@ class LinkSet(LinkLayout):
         *,
         exchange: Exchange | None = None,
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = Settings() if settings is None else instance(settings, Settings, "settings")
         has_lines = any(plan.protocol is Protocol.LL128 for plan in plans)
         self.ranks = ranks = DeviceRanks(_ranks_of(plans), devices, exchange, has_lines=has_lines)
         self.timeout_s = self.settings.timeout_of(is_one_process=ranks.is_one_process)
@@ -69,6 +71,8 @@ class LinkSet(LinkLayout):
             for plans in self._links.plans
         ]
         self._links.keep((windows, self.memory, self.launches))
+        self._ending = threading.RLock()
+        """Held while reports are read, which `close` frees."""
 
     def synchronize(self) -> None:
         """Waits until all calls on the links' own streams are done; errors as for `check`."""
@@ -96,15 +100,17 @@ class LinkSet(LinkLayout):
         otherwise returns without waiting."""
         if self._links.check():
             return
-        self._links.end()
-        try:
-            if found := self._failure():
-                raise SleyError([found])
-            if not self.ranks.is_one_process:
-                self._links.refuse()
-        except SleyError as error:
-            self._links.fail(error.diagnostics[0].found)
-            raise
+        with self._ending:
+            self._links.check()
+            self._links.end()
+            try:
+                if found := self._failure():
+                    raise SleyError([found])
+                if not self.ranks.is_one_process:
+                    self._links.refuse()
+            except SleyError as error:
+                self._links.fail(error.diagnostics[0].found)
+                raise
 
     def give_up(self) -> None:
         """Ends all calls that are under way, in all processes; any thread may call it."""
@@ -121,13 +127,14 @@ class LinkSet(LinkLayout):
 
     def close(self, *, meet: bool = True) -> None:
         """See `Executor.close`. meet: whether to wait for other processes."""
-        if self._links.is_closed:
-            return
-        try:
-            self._links.close(meet)
-        finally:
+        with self._ending:
             if self._links.is_closed:
-                del self.launches, self.mailboxes, self.states, self.memory
+                return
+            try:
+                self._links.close(meet)
+            finally:
+                if self._links.is_closed:
+                    del self.launches, self.mailboxes, self.states, self.memory
 
     def _made(self, behind: list[int]) -> native.Links:
         """The links in C++; behind: the addresses of the segments behind the mailboxes'."""
@@ -184,10 +191,7 @@ def check_queues(device: Device, launches: int) -> None:
 def _ranks_of(plans: Sequence[Plan]) -> int:
     """The number of ranks of the plans. R514 if there are none, or plans of different ranks."""
     for plan in plans:
-        if not isinstance(plan, Plan):
-            raise R514.error(
-                expected="a Plan, as `sley.compile` makes it", found=f"{type(plan).__name__}"
-            )
+        instance(plan, Plan, "a plan")
     counts = sorted({plan.collective.ranks for plan in plans})
     if len(counts) != 1:
         found = " and ".join(f"plans of {counted(n, 'rank')}" for n in counts) or "no plan"

@@ -133,7 +133,7 @@ class Kernels:
 
     def source(self, engine: Engine, variant: Variant) -> str:
         """The whole text for an engine; nearly all plans share one for INTERPRETED."""
-        if not self.plan.reduces:
+        if not (self.plan.reduces or variant.scales):
             variant = replace(variant, dtype=_MOVED[variant.dtype], reduce_op=ReduceOp.SUM)
         body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
         groups = len(self.plan.groups) > 0
