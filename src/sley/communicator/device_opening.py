@@ -25,7 +25,7 @@ from sley.engine.devices.device import Memory
 from sley.engine.devices.links import check_queues
 from sley.engine.devices.programs import Programs
 from sley.engine.kernels import KERNELS, Engine
-from sley.engine.types import DATA_TYPES, DataType
+from sley.engine.types import DataType
 from sley.errors import SleyError, telling
 from sley.errors.communicator import N604
 from sley.errors.devices import K514
@@ -33,9 +33,6 @@ from sley.ir.sizes import SizeRange
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
 from sley.topologies import topology_of
-
-MOVED = {kind.size_bytes: kind for kind in DATA_TYPES.values() if kind.name.startswith("int")}
-"""What calls that don't reduce move elements as, by their size: the bytes are all that counts."""
 
 _WORD_BYTES = 256
 _DIGITS = 16
@@ -212,7 +209,7 @@ class DeviceOpening:
         """The types and operations of a kind's calls whose kernels are loaded beforehand."""
         if CALLS[kind].reduces:
             return list(product(self.types, self.ops))
-        return [(MOVED[size], ReduceOp.SUM) for size in {own.size_bytes for own in self.types}]
+        return [(moved, ReduceOp.SUM) for moved in dict.fromkeys(own.moved for own in self.types)]
 
 
 def _keys(ranks: int) -> Iterator[Key]:

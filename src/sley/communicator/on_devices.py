@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -25,7 +24,7 @@ from sley.communicator.arrays import (
     root_array,
 )
 from sley.communicator.calls import Call, kind_number, ready_kind
-from sley.communicator.device_opening import MOVED, DeviceCore, DeviceOpening
+from sley.communicator.device_opening import DeviceCore, DeviceOpening
 from sley.communicator.failures import Failure, caused, closed, failed_before
 from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Process
@@ -47,9 +46,6 @@ from sley.errors.devices import K508
 from sley.errors.runtime import R508
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
-
-_MOVED_AS = {name: MOVED[kind.size_bytes] for name, kind in DATA_TYPES.items()}
-_MOVED_AS["uint16"] = MOVED[2]  # NumPy's type for the bits of some
 
 _MOST_KEY = 2**31 - 1
 
@@ -151,12 +147,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         with self._noting():
             self._core: DeviceCore | None = self._opening.core(table, self._watched)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         # After an exception here, other ranks may never call `close`.
         self._close(meet=problem is None)
 
@@ -464,7 +455,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         if links is not None and os.getpid() == self._process:
             told = caused(failure, self.rank, culprit, self._place)
             self._failure = self._failure or told.diagnostics
-            links.give_up()
+            links.native.give_up()
 
     def _close(self, *, meet: bool) -> None:
         with self._lock:
@@ -488,10 +479,11 @@ def _shape(
     types = {f"{word} of {kind}": own[0] for word, own in given.items() if own}
     elements = [own[1] if own else 0 for own in given.values()]
     if name is None and not CALLS[kind].reduces and len(set(types.values())) == 1:
-        element = _MOVED_AS[next(iter(types.values()))]
+        given_type = next(iter(types.values()))  # or NumPy's for the bits of some
+        element = DATA_TYPES["int16" if given_type == "uint16" else given_type].moved
     else:
         found = arguments.type_of(types, name, N627)
-        element = found if CALLS[kind].reduces else MOVED[found.size_bytes]
+        element = found if CALLS[kind].reduces else found.moved
     return element, count_of(kind, ranks, *elements, at_root=at_root)
 
 
@@ -537,7 +529,7 @@ def _leave_all() -> None:
     for comm in _opened():
         links = comm._links
         if links is not None and comm._process == os.getpid():
-            links.leave()
+            links.native.leave()
 
 
 # At exit, so that the other ranks don't wait for this one when they close theirs.

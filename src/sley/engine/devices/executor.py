@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from sley.engine import native
@@ -189,7 +188,7 @@ class Executor:
         """The counters and reports in the devices' memory as numbers, for whoever looks for the
         cause of a hang; also while a call runs, and after it failed. R508 if the executor is
         closed."""
-        self.links.check_open()
+        self.links.native.check_open()
         return read_state(self.links, self._number)
 
     def close(self) -> None:
@@ -205,12 +204,7 @@ class Executor:
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         # After an exception here, other processes may never call `close`.
         self.links.close(meet=problem is None)
 

@@ -58,19 +58,19 @@ class LinkSet(LinkLayout):
         self.order = native.CallOrder(self.abort.array)
         self.launches = {device: self._launches_on(device) for device in ranks.places}
         self.memory = LinkMemory(ranks)
-        self._links = self._made(self.lanes[0].bases(windows))
+        self.native = self._made(self.lanes[0].bases(windows))
         self.mailboxes = {
-            rank: Memory(address, int(self.boxes.size[rank]), self._links)
-            for rank, address in self._links.mailboxes.items()
+            rank: Memory(address, int(self.boxes.size[rank]), self.native)
+            for rank, address in self.native.mailboxes.items()
         }
         self.states = [
             [
                 DeviceState(device, plan, [stream for _, stream in launches])
                 for plan, (device, launches) in zip(plans, self.launches.items(), strict=True)
             ]
-            for plans in self._links.plans
+            for plans in self.native.plans
         ]
-        self._links.keep((windows, self.memory, self.launches))
+        self.native.keep((windows, self.memory, self.launches))
         self._ending = threading.RLock()
         """Held while reports are read, which `close` frees."""
 
@@ -98,42 +98,29 @@ class LinkSet(LinkLayout):
     def check(self) -> None:
         """Raises K508 if a block timed out, R508 if one did earlier or if the links are closed;
         otherwise returns without waiting."""
-        if self._links.check():
+        if self.native.check():
             return
         with self._ending:
-            self._links.check()
-            self._links.end()
+            self.native.check()
+            self.native.end()
             try:
                 if found := self._failure():
                     raise SleyError([found])
                 if not self.ranks.is_one_process:
-                    self._links.refuse()
+                    self.native.refuse()
             except SleyError as error:
-                self._links.fail(error.diagnostics[0].found)
+                self.native.fail(error.diagnostics[0].found)
                 raise
-
-    def give_up(self) -> None:
-        """Ends all calls that are under way, in all processes; any thread may call it."""
-        self._links.give_up()
-
-    def leave(self) -> None:
-        """Says that this process comes to no further meeting: others that wait for it fail, but for
-        those that close their links."""
-        self._links.leave()
-
-    def check_open(self) -> None:
-        """R508 if the links are closed."""
-        self._links.check_open()
 
     def close(self, *, meet: bool = True) -> None:
         """See `Executor.close`. meet: whether to wait for other processes."""
         with self._ending:
-            if self._links.is_closed:
+            if self.native.is_closed:
                 return
             try:
-                self._links.close(meet)
+                self.native.close(meet)
             finally:
-                if self._links.is_closed:
+                if self.native.is_closed:
                     del self.launches, self.mailboxes, self.states, self.memory
 
     def _made(self, behind: list[int]) -> native.Links:
