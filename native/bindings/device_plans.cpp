@@ -219,6 +219,8 @@ nb::list stuck(const DevicePlan& self) {
         row["target"] = report.target;
         row["number"] = report.target_step;
         row["ticks"] = report.ticks;
+        row["call"] = report.call;
+        row["other"] = report.other;
         found.append(row);
     }
     return found;
@@ -230,6 +232,7 @@ void define_device_plans(nb::module_& m) {
     m.attr("RANKS") = layout::kRanks;
     m.attr("HIDDEN") = layout::kHidden;
     m.attr("OFFSET_BITS") = kOffsetBits;
+    m.attr("PLAN_BITS") = layout::kPlanBits;
     m.def("structure", &describe, "name"_a,
           nb::sig("def structure(name: str) -> typing.Any"),
           "A structure of `kernels/primitives/layout.hpp`, as NumPy describes types.");

@@ -211,22 +211,22 @@ ArrayView gpu_view(nb::handle array, const CudaDevice& device, const std::string
         return Refusal(rule, "an array on device " + std::to_string(device.ordinal()), found, what);
     };
     // Libraries raise errors of any class.
-    const auto asked = [&](const std::string& about, const auto& ask) {
+    const auto asked = [&](const auto& about, const auto& ask) {
         try {
             return ask();
         } catch (nb::python_error& problem) {
             if (!problem.matches(PyExc_Exception)) throw;
-            throw unfit("K519", about + text(problem.type().attr("__name__")) + ": " +
+            throw unfit("K519", about() + text(problem.type().attr("__name__")) + ": " +
                                     text(problem.value()));
         } catch (const nb::cast_error&) {
-            throw unfit("K519", about + "a value of another type than the protocol's");
+            throw unfit("K519", about() + "a value of another type than the protocol's");
         } catch (const std::exception& problem) {
-            throw unfit("K519", about + problem.what());
+            throw unfit("K519", about() + problem.what());
         }
     };
     std::optional<dlpack::Device> place;
     if (nb::hasattr(array, "__dlpack_device__")) {
-        place = asked("", [&] {
+        place = asked([] { return std::string(); }, [&] {
             const auto [kind, id] = nb::cast<std::pair<int, int>>(array.attr("__dlpack_device__")());
             return dlpack::Device{kind, id};
         });
@@ -239,9 +239,12 @@ ArrayView gpu_view(nb::handle array, const CudaDevice& device, const std::string
                                          : "a device of another kind (" + kind + ")"));
         }
     }
-    const nb::handle kind = array.type();
-    const auto name = text(kind.attr("__module__")) + "." + text(kind.attr("__qualname__"));
-    const Lent lent = asked(name + ", which gave: ", [&] {
+    const auto library = [&] {
+        const nb::handle kind = array.type();
+        return text(kind.attr("__module__")) + "." + text(kind.attr("__qualname__")) +
+               ", which gave: ";
+    };
+    const Lent lent = asked(library, [&] {
         const bool lends = place && nb::hasattr(array, "__dlpack__");
         return lends ? by_dlpack(array, *place) : by_interface(array, device);
     });
@@ -337,8 +340,12 @@ std::optional<ArrayView> usual_view(nb::handle array, const Device& device) {
     const auto* gpu = dynamic_cast<const CudaDevice*>(&device);
     const dlpack::Device place{gpu ? dlpack::kCuda : dlpack::kCpu, gpu ? gpu->ordinal() : 0};
     try {
-        if (!nb::isinstance(array, g_objects->array_class)) return tensor_view(array, place, "");
-        return gpu ? std::nullopt : std::optional(numpy_view(array, ""));
+        if (nb::isinstance(array, g_objects->array_class)) {
+            return gpu ? std::nullopt : std::optional(numpy_view(array, ""));
+        }
+        const auto found = tensor_view(array, place, "");
+        if (found || gpu == nullptr || array.is_none()) return found;
+        return gpu_view(array, *gpu, "");
     } catch (const Refusal&) {
         return {};
     }

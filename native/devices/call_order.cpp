@@ -51,8 +51,13 @@ bool CallOrder::is_over() const {
 }
 
 void CallOrder::wait() const {
+    std::vector<Mark> marks;
+    {
+        const LaunchTurn turn;  // in which others record
+        marks = marks_;
+    }
     std::exception_ptr problem;
-    for (const Mark& mark : marks_) {
+    for (const Mark& mark : marks) {
         try {
             if (mark.is_in_graphs) {
                 mark.device->synchronize({});

@@ -56,7 +56,7 @@ std::vector<std::shared_ptr<DevicePlan>> DevicePlan::all(
     std::vector<std::shared_ptr<DevicePlan>> made;
     std::size_t blocks = 0;
     for (const auto& plan : plans) {
-        made.emplace_back(new DevicePlan(plan, device, launches));
+        made.emplace_back(new DevicePlan(made.size(), plan, device, launches));
         blocks += made.back()->blocks();
     }
     const auto reports = device.allocate_host(blocks * sizeof(layout::Report));
@@ -76,7 +76,7 @@ std::vector<std::shared_ptr<DevicePlan>> DevicePlan::all(
     return made;
 }
 
-DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
+DevicePlan::DevicePlan(std::size_t number, std::shared_ptr<const PlanTables> plan, Device& device,
                        const std::vector<std::vector<int>>& launches)
     : plan_(std::move(plan)), device_(device) {
     for (const auto& ranks : launches) {
@@ -87,6 +87,7 @@ DevicePlan::DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
         }
         groups_.push_back({block, blocks_.size() - block, division, divisions_.size() - division});
     }
+    setup_.call = number & ((1U << layout::kPlanBits) - 1);
     const auto& numbers = plan_->numbers;
     setup_.slot_bytes = numbers.slot_bytes;
     setup_.slots_bytes = numbers.slots_bytes;
@@ -122,6 +123,7 @@ void DevicePlan::add_to(Image& image, const std::vector<std::uint64_t>& segments
 void DevicePlan::lay_out(const CallValues& values, layout::Setup& setup) const {
     setup = setup_;
     plan_->numbers.cut(values.item_bytes, values.count, setup);
+    setup.call += static_cast<std::uint64_t>(values.count * values.item_bytes) << layout::kPlanBits;
     setup.factor = values.factor;
     set(setup.factor_at, values.factor_at);
 }

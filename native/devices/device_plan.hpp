@@ -62,7 +62,8 @@ public:
 private:
     struct Image;
 
-    DevicePlan(std::shared_ptr<const PlanTables> plan, Device& device,
+    // number: by which ranks know the plan.
+    DevicePlan(std::size_t number, std::shared_ptr<const PlanTables> plan, Device& device,
                const std::vector<std::vector<int>>& launches);
     // Adds the tables. report: the address of the first block's report.
     void add_to(Image& image, const std::vector<std::uint64_t>& segments, std::uint64_t report);

@@ -1,6 +1,7 @@
 // Links: what persists between the calls of a communicator, for this process, whatever plans they run.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -79,7 +80,7 @@ private:
     std::vector<Plans> plans_;
     std::vector<std::shared_ptr<void>> kept_;
     std::string failed_;
-    bool is_closed_ = false;
+    std::atomic<bool> is_closed_ = false;
 };
 
 }  // namespace sley

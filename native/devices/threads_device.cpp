@@ -118,11 +118,17 @@ struct Point {
     std::uint64_t tasks = 0;
 };
 
+// A thread may wait for an event while another records it, as with the driver's.
+std::mutex g_points;
+
 ThreadsStream& stream_at(Device::Stream stream) {
     return *reinterpret_cast<ThreadsStream*>(stream);
 }
 
-Point& point_at(Device::Event event) { return *reinterpret_cast<Point*>(event); }
+Point point_at(Device::Event event) {
+    const std::lock_guard<std::mutex> held(g_points);
+    return *reinterpret_cast<Point*>(event);
+}
 
 Resource memory(std::size_t bytes, bool shared) {
     try {
@@ -216,16 +222,18 @@ void ThreadsDevice::wait(Stream stream, Event event, bool) const {
 
 void ThreadsDevice::record(Event event, Stream stream, bool) const {
     auto& own = stream_at(stream);
-    point_at(event) = {own.shared_from_this(), own.added()};
+    Point point{own.shared_from_this(), own.added()};
+    const std::lock_guard<std::mutex> held(g_points);
+    std::swap(*reinterpret_cast<Point*>(event), point);  // what was there goes without the lock
 }
 
 bool ThreadsDevice::is_done(Event event) const {
-    const auto& point = point_at(event);
+    const auto point = point_at(event);
     return point.stream == nullptr || point.stream->is_done(point.tasks);
 }
 
 void ThreadsDevice::join(Event event) const {
-    const auto& point = point_at(event);
+    const auto point = point_at(event);
     if (point.stream == nullptr) return;
     if (!point.stream->wait(point.tasks)) throw Interrupted{};
     if (const auto problem = point.stream->problem()) std::rethrow_exception(problem);

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sley.communicator import DeviceCommunicator, FolderStore, LocalStore, Settings
-from sley.engine.devices import Engine, ThreadsDevice, links
+from sley.engine.devices import Engine, ThreadsDevice
 from sley.engine.devices import Settings as KernelSettings
 from sley.errors import Rule, SleyError
 from sley.errors.devices import K503, K507
@@ -164,10 +164,6 @@ def test_a_rank_that_cannot_open_is_refused_on_all(
     together([lambda number=number: make(number) for number in range(2)])
 
 
-def impatient(rank: int) -> None:
-    links.LATE_TIMEOUT_S = 3.0
-
-
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -206,7 +202,7 @@ def splits(comm: DeviceCommunicator) -> None:
     ("at", "does", "code"),
     [
         ("start", splits, "N601"),
-        ("allocate", splits, "K514"),
+        ("allocate", splits, "N620"),
         ("split", splits, "N620"),
         ("load", loads, "N620"),
     ],
@@ -214,9 +210,7 @@ def splits(comm: DeviceCommunicator) -> None:
 def test_the_end_of_a_process_ends_what_others_do(
     at: str, does: Callable[[DeviceCommunicator], None], code: str
 ) -> None:
-    ends = start(
-        2, does, join=opening, enter=impatient, environ=lambda rank: {"DIES_AT": at}
-    ).ends()
+    ends = start(2, does, join=opening, environ=lambda rank: {"DIES_AT": at}).ends()
     assert ends[1].exit == -signal.SIGKILL
     assert code in ends[0].error, ends[0]
     assert "rank 1" in ends[0].error or "(1)" in ends[0].error

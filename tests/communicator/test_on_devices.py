@@ -207,6 +207,19 @@ def test_a_factor_multiplies_each_input_once(three: list[DeviceCommunicator]) ->
         codes(three, lambda c: c.all_reduce(np.ones(3, np.int32), op="max", factor=2))
         == ["R503"] * 3
     )
+    assert codes(three, lambda c: c.all_reduce(np.ones(3, np.int32), dtype=[])) == ["R504"] * 3
+
+
+def test_a_factor_multiplies_the_input_of_a_single_rank() -> None:
+    with ranks_of(1, types=["int32"]) as (comm,):
+        for kind in ("all_reduce", "reduce_scatter", "reduce"):
+            data, out = np.arange(1000, dtype=np.int32), np.zeros(1000, np.int32)
+            arrays = (data,) if kind == "reduce" else (data, out)
+            getattr(comm, kind)(*arrays, factor=3, stream=comm.device.stream())
+            getattr(comm, kind)(data, *arrays[:1] * (kind != "reduce"), factor=3)
+            assert out.any() == (kind != "reduce")
+            np.testing.assert_array_equal(data, np.arange(1000) * (9 if kind == "reduce" else 3))
+            assert kind == "reduce" or (out == data).all()
 
 
 def test_threads_of_a_rank_share_it(three: list[DeviceCommunicator]) -> None:
@@ -430,11 +443,32 @@ def test_the_memory_of_plans_takes_no_descriptors() -> None:
         assert len(list(Path("/proc/self/fd").iterdir())) - before < 40
 
 
-def test_what_is_no_device_is_refused() -> None:
-    for device in (None, 0, "gpu"):
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        *(({"device": device}, "K510") for device in (None, 0, "gpu")),
+        *(({key: 5}, "R514") for key in ("name", "settings", "kernels", "types", "ops", "environ")),
+        *(({"settings": KernelSettings()}, "R514"), ({"kernels": Settings()}, "R514")),
+        *(({"types": [[]]}, "R504"), ({"ops": [[]]}, "R504"), ({"topology": 5}, "C307")),
+    ],
+    ids=str,
+)
+def test_arguments_of_a_wrong_class_are_refused(given: dict[str, Any], code: str) -> None:
+    with pytest.raises(SleyError) as caught:
+        DeviceCommunicator(LocalStore(), 0, 1, **{"device": threads(), **given})
+    assert caught.value.code == code
+
+
+def test_a_topology_of_one_rank_that_is_refused_is_so_on_all() -> None:
+    store, found = LocalStore(), dict[int, str]()
+
+    def make(rank: int) -> None:
         with pytest.raises(SleyError) as caught:
-            DeviceCommunicator(LocalStore(), 0, 1, device)  # type: ignore[arg-type]
-        assert caught.value.code == "K510"
+            DeviceCommunicator(store, rank, 2, threads(), topology=5 if rank else None)  # type: ignore[arg-type]
+        found[rank] = caught.value.code
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+    assert found == {0: "N608", 1: "C307"}
 
 
 def test_ranks_on_several_hosts_are_refused() -> None:

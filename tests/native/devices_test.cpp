@@ -100,7 +100,7 @@ void check_streams() {
     expect(sum == 3, "a freed stream lost a kernel, or wasn't waited for");
 }
 
-// Calls of two starts, the first with two launches, on streams that change.
+// Calls of two starts, the first with two launches, on streams that change; another thread waits.
 void call_in_order(std::vector<NotingDevice>& devices, unsigned seed) {
     std::mt19937 random(seed);
     Word abort{0};
@@ -111,6 +111,10 @@ void call_in_order(std::vector<NotingDevice>& devices, unsigned seed) {
     OrderedCall call(order, {{&devices[0], {run<int, add_one>(sums[0]),
                                             run<int, add_one>(sums[0], "divide")}},
                              {&devices[1], {run<int, add_one>(sums[1])}}});
+    Word done{0};
+    std::thread waiting([&] {
+        while (done == 0) order->wait();
+    });
     for (int n = 0; n < 200; ++n) {
         if (n % 50 == 0) streams.assign(6, {});  // the caller may free a stream at once
         for (int k = 0; k < 2; ++k) {
@@ -120,6 +124,8 @@ void call_in_order(std::vector<NotingDevice>& devices, unsigned seed) {
         }
         expect(call.start(own, true), "a call was given up");
     }
+    done = 1;
+    waiting.join();
     OrderedCall last(order, {{&devices[0], {run<Word, wait_for>(abort),
                                             run<Word, wait_for>(abort, "divide")}},
                              {&devices[1], {run<Word, wait_for>(abort)}}});

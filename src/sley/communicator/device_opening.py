@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from pathlib import Path
@@ -25,16 +25,14 @@ from sley.engine.devices.device import Memory
 from sley.engine.devices.links import check_queues
 from sley.engine.devices.programs import Programs
 from sley.engine.kernels import KERNELS, Engine
-from sley.engine.types import DATA_TYPES, DataType
+from sley.engine.types import DataType
 from sley.errors import SleyError, telling
 from sley.errors.communicator import N604
 from sley.errors.devices import K514
 from sley.ir.sizes import SizeRange
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
-
-MOVED = {kind.size_bytes: kind for kind in DATA_TYPES.values() if kind.name.startswith("int")}
-"""What calls that don't reduce move elements as, by their size: the bytes are all that counts."""
+from sley.topologies import topology_of
 
 _WORD_BYTES = 256
 _DIGITS = 16
@@ -130,9 +128,9 @@ class DeviceOpening:
             logger.warning(words, rendezvous.name, rendezvous.rank, unfit)
         return plans, table
 
-    def core(self, table: Table) -> DeviceCore:
+    def core(self, table: Table, watched: Callable[[LinkSet], None]) -> DeviceCore:
         """What the communicator has: the plans over one set of links, each once, and their
-        kernels."""
+        kernels. watched: gets the links before ranks wait for one another there."""
         rank, mates = self.rendezvous.rank, self._mates
         plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
         numbers = {own: number for number, own in enumerate(plans)}
@@ -150,6 +148,7 @@ class DeviceOpening:
             exchange=self.exchange,
             largest_bytes=list(_largest_bytes(table).values()),
         )
+        watched(links)
         ((_, stream),) = links.launches[self.device]
         together = settings.launching is Launching.TOGETHER
         calls = native.DeviceCalls(
@@ -187,6 +186,7 @@ class DeviceOpening:
             int(o.offered["blocks"]) // shares[d] for o, d in zip(offered, devices, strict=True)
         ]
         with telling(self.rendezvous.refuse):
+            topology = None if topology is None else topology_of(topology)
             processes = [one.process for one in offered]
             here = processes[self.rendezvous.rank]
             check_queues(self.device, sum(processes[mate] == here for mate in self._mates))
@@ -215,7 +215,7 @@ class DeviceOpening:
         """The types and operations of a kind's calls whose kernels are loaded beforehand."""
         if CALLS[kind].reduces:
             return list(product(self.types, self.ops))
-        return [(MOVED[size], ReduceOp.SUM) for size in {own.size_bytes for own in self.types}]
+        return [(moved, ReduceOp.SUM) for moved in dict.fromkeys(own.moved for own in self.types)]
 
 
 def _keys(ranks: int) -> Iterator[Key]:

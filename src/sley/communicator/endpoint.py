@@ -32,7 +32,7 @@ from sley.communicator.settings import Settings
 from sley.communicator.stats import OPEN, CallStats, log_to_stderr
 from sley.communicator.tuner import Tuner
 from sley.engine import native
-from sley.engine.limits import whole
+from sley.engine.limits import instance, whole
 from sley.engine.outcomes import Outcome, Report
 from sley.engine.varying import check_count
 from sley.errors import Place, SleyError
@@ -61,6 +61,7 @@ class Endpoint:
         check_place(rank, ranks)
         rank, ranks = int(rank), int(ranks)
         settings = Settings.from_environment() if settings is None else settings
+        instance(settings, Settings, "settings")
         self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
         tuner = Tuner(settings)
         with (

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from functools import cache, lru_cache
-from types import TracebackType
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -24,7 +24,7 @@ from sley.communicator.arrays import (
     root_array,
 )
 from sley.communicator.calls import Call, kind_number, ready_kind
-from sley.communicator.device_opening import MOVED, DeviceCore, DeviceOpening
+from sley.communicator.device_opening import DeviceCore, DeviceOpening
 from sley.communicator.failures import Failure, caused, closed, failed_before
 from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Process
@@ -33,21 +33,19 @@ from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
 from sley.communicator.settings import Settings
 from sley.communicator.stats import log_to_stderr
 from sley.engine import arguments, native
-from sley.engine.devices import Device, open_devices
+from sley.engine.devices import Device, LinkSet, open_devices
 from sley.engine.devices import Settings as KernelSettings
 from sley.engine.devices.arguments import check_factor
-from sley.engine.limits import whole
+from sley.engine.devices.programs import check_capture
+from sley.engine.limits import instance, whole
 from sley.engine.types import DATA_TYPES, USUAL_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError
 from sley.errors.aside import fork_safe
 from sley.errors.calls import N627
-from sley.errors.devices import K508, K518
+from sley.errors.devices import K508
 from sley.errors.runtime import R508
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
-
-_MOVED_AS = {name: MOVED[kind.size_bytes] for name, kind in DATA_TYPES.items()}
-_MOVED_AS["uint16"] = MOVED[2]  # NumPy's type for the bits of some
 
 _MOST_KEY = 2**31 - 1
 
@@ -120,11 +118,16 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         check_place(rank, ranks)
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
         self.device = device if isinstance(device, Device) else open_devices(str(device), 1)[0]
-        self.settings = settings or Settings.from_environment()
-        self.kernels = kernels or KernelSettings()
-        own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
+        settings = Settings.from_environment() if settings is None else settings
+        self.settings = instance(settings, Settings, "settings")
+        kernels = KernelSettings() if kernels is None else kernels
+        self.kernels = instance(kernels, KernelSettings, "kernels")
+        own = tuple(map(data_type, instance(types, Sequence, "types")))
+        named = tuple(map(reduction, instance(ops, Sequence, "ops")))
         self._store, self._topology, self._environ = store, topology, environ
         self._splits = 0
+        self._links: LinkSet | None = None
+        """From before it is open until it is closed."""
         self._failure: tuple[Diagnostic, ...] = ()
         """Of the first call that has failed. Not the error: its traceback would keep all this."""
         self._process = os.getpid()
@@ -152,17 +155,10 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         given = self.device, self.settings, self.kernels, own, named
         self._opening = DeviceOpening(rendezvous, *given)
         self.plans, table = self._opening.choose(topology)
-        self._core: DeviceCore | None = self._opening.core(table)
-        with _OPEN_LOCK:
-            _OPEN.add(self)
-        _watch()
+        with self._noting():
+            self._core: DeviceCore | None = self._opening.core(table, self._watched)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         # After an exception here, other ranks may never call `close`.
         self._close(meet=problem is None)
 
@@ -369,6 +365,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         core = self._open_core()
         check_order(kind, out, op)
         root = check_root(root, self.ranks)
+        if dtype is not None:
+            data_type(dtype)
         source = None if data is None else self.device.view(data, what=f"data of {kind}")
         target = source
         if out is not data:
@@ -396,7 +394,10 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         owners: tuple[object, ...] = (),
     ) -> None:
         """Starts a call, and waits for its end if it has no stream."""
-        in_place, device, links = is_in_place(call, self.rank), self.device, core.links
+        device, links = self.device, core.links
+        in_place = is_in_place(call, self.rank)
+        if factor is not None and self.ranks == 1:  # in place the plan of one rank does nothing
+            call, in_place = replace(call, kind="all_reduce"), False
         item = call.dtype.size_bytes
         size_bytes = size_of(call.kind, self.ranks, call.count, item)
         which = kind_number(call.kind), in_place, call.root
@@ -441,12 +442,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """Gets what a call lacks. All ranks come here in the same call: where they are threads of a
         process, the driver may wait for the kernels of all of them when it loads or allocates."""
         links, element = core.links, call.dtype
-        if stream is not None and self.device.is_captured(stream):
-            raise K518.error(
-                expected="kernels and scratch that are there before the capture",
-                found=f"the first {call.op.name} of {element.name}, or of this size",
-                remedy="Make the call once before the capture.",
-            )
+        check_capture(self.device, [stream], call.op, element)
         links.settle()
         if outcome == native.StartOutcome.LACKS_SCRATCH:
             most = max(links.tables[number].scratch_bytes(element.size_bytes, call.count))
@@ -455,6 +451,13 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             with links.ranks.telling():
                 core.load(number, element, call.op, scales=scales)
             links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
+
+    def _watched(self, links: LinkSet) -> None:
+        """From now on a rank waits for others at its links, which end if a process does."""
+        self._links = links
+        with _OPEN_LOCK:
+            _OPEN.add(self)
+        _watch()
 
     def _open_core(self) -> DeviceCore:
         core = self._core
@@ -475,21 +478,21 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             yield
         except SleyError as error:
             # R508: another thread was told before, or closes the communicator.
-            if error.code in (K508.code, R508.code) and self._core is not None:
+            if error.code in (K508.code, R508.code) and self._links is not None:
                 self._failure = self._failure or error.diagnostics
                 raise SleyError(list(self._failure)) from None
             raise
 
     def _give_up(self, failure: Failure, culprit: int) -> None:
-        core = self._core
-        if core is not None and os.getpid() == self._process:
+        links = self._links
+        if links is not None and os.getpid() == self._process:
             told = caused(failure, self.rank, culprit, self._place)
             self._failure = self._failure or told.diagnostics
-            core.links.give_up()
+            links.native.give_up()
 
     def _close(self, *, meet: bool) -> None:
         with self._lock:
-            core, self._core = self._core, None
+            core, self._core, self._links = self._core, None, None
             if core is not None and os.getpid() == self._process:
                 core.links.close(meet=meet)
 
@@ -509,16 +512,32 @@ def _shape(
     types = {f"{word} of {kind}": own[0] for word, own in given.items() if own}
     elements = [own[1] if own else 0 for own in given.values()]
     if name is None and not CALLS[kind].reduces and len(set(types.values())) == 1:
-        element = _MOVED_AS[next(iter(types.values()))]
+        given_type = next(iter(types.values()))  # or NumPy's for the bits of some
+        element = DATA_TYPES["int16" if given_type == "uint16" else given_type].moved
     else:
         found = arguments.type_of(types, name, N627)
-        element = found if CALLS[kind].reduces else MOVED[found.size_bytes]
+        element = found if CALLS[kind].reduces else found.moved
     return element, count_of(kind, ranks, *elements, at_root=at_root)
 
 
 def _opened() -> list[DeviceCommunicator]:
     with _OPEN_LOCK:
         return list(_OPEN)
+
+
+def _end_calls(missed: set[Process]) -> set[Process]:
+    """Ends the calls of ranks that wait for a process that has ended; returns these processes.
+    missed: those of the look before, since a call that needs nothing more of one may end."""
+    of_ranks = [
+        (comm, rank, one.process)
+        for comm in _opened()
+        for rank, one in enumerate(comm._opening.rendezvous.descriptions)
+    ]
+    gone = {process for process in {of for _, _, of in of_ranks} if process.is_gone()}
+    for comm, rank, process in of_ranks:
+        if process in missed & gone:
+            comm._give_up(Failure.DIED, rank)
+    return gone
 
 
 @cache
@@ -529,17 +548,7 @@ def _watch() -> None:
         missed: set[Process] = set()
         while True:
             time.sleep(_LOOK_S)
-            of_ranks = [
-                (comm, rank, one.process)
-                for comm in _opened()
-                for rank, one in enumerate(comm._opening.rendezvous.descriptions)
-            ]
-            gone = {process for process in {of for _, _, of in of_ranks} if process.is_gone()}
-            for comm, rank, process in of_ranks:
-                # Not when it is first missed: a call that needs nothing more of it may end.
-                if process in missed & gone:
-                    comm._give_up(Failure.DIED, rank)
-            missed = gone
+            missed = _end_calls(missed)
 
     with suppress(RuntimeError):  # no further thread: the calls end by their time-out
         threading.Thread(target=look, name="sley-watch", daemon=True).start()
@@ -551,9 +560,9 @@ os.register_at_fork(after_in_child=_watch.cache_clear)
 
 def _leave_all() -> None:
     for comm in _opened():
-        core = comm._core
-        if core is not None and comm._process == os.getpid():
-            core.links.leave()
+        links = comm._links
+        if links is not None and comm._process == os.getpid():
+            links.native.leave()
 
 
 # At exit, so that the other ranks don't wait for this one when they close theirs.

@@ -483,6 +483,8 @@ HIDDEN: int = 18446744073709551615
 
 OFFSET_BITS: int = 44
 
+PLAN_BITS: int = 16
+
 def structure(name: str) -> Any:
     """
     A structure of `kernels/primitives/layout.hpp`, as NumPy describes types.

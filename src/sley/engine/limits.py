@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from typing import TypeVar
 
 from sley.engine.native import LARGEST
 from sley.engine.program import Loaded
@@ -11,6 +12,8 @@ from sley.errors import Rule
 from sley.errors.runtime import R506, R514
 from sley.errors.text_files import excerpt
 from sley.ir.words import is_integer
+
+T = TypeVar("T")
 
 SLOT_BYTES = 64 * 1024
 """Default bytes of a slot: a message stays in a core's cache while it is combined and sent on."""
@@ -32,6 +35,14 @@ def whole(value: object, name: str, least: int, most: int = LARGEST, rule: Rule 
         found=f"{name}={excerpt(value)}",
         remedy=f"Give {name} as such an integer.",
     )
+
+
+def instance(value: T, kind: type, name: str) -> T:
+    """What is named `name`; R514 unless it is of this class."""
+    if isinstance(value, kind):
+        return value
+    expected = f"{name} of class {kind.__name__}"
+    raise R514.error(expected=expected, found=f"{name}={excerpt(value)}")
 
 
 def check_timeout(timeout_s: float) -> None:

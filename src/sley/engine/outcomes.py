@@ -31,24 +31,27 @@ class Status(IntEnum):
 
 class Reason(IntEnum):
     """What a stuck instruction waits for (the engines' numbers). READING: the receiver's read of a
-    message in the sender's memory (the direct protocol)."""
+    message in the sender's memory (the direct protocol). CALL: the peer's call to be the same."""
 
     NONE = 0
     INSTRUCTION = 1
     MESSAGE = 2
     SLOT = 3
     READING = 4
+    CALL = 5
 
 
 @dataclass(frozen=True)
 class Stuck:
     """An instruction that is stuck at `tile`. instruction: its row in its rank's program, NONE
-    after the last one. target: the instruction or the connection that it waits for."""
+    after the last one. target: the instruction or the connection that it waits for. calls: this
+    rank's call and the peer's in words, for CALL."""
 
     instruction: int
     tile: int
     reason: Reason
     target: int
+    calls: tuple[str, str] = ("", "")
 
 
 Report = tuple[int, float, int, int, list[tuple[int, int, int, int]], bool]
@@ -132,6 +135,9 @@ def _target_words(loaded: Loaded, rank: int, stuck: Stuck) -> str:
     channel = f"on channel {wiring.channel[connection]}"
     if stuck.reason is Reason.MESSAGE:
         return f"a message from rank {wiring.src[connection]} {channel}"
+    if stuck.reason is Reason.CALL:
+        own, other = stuck.calls
+        return f"rank {wiring.src[connection]} to make {own}; it makes {other}"
     if stuck.reason is Reason.READING:
         return f"rank {wiring.dst[connection]} to read what it was sent {channel}"
     slots = f"all {wiring.slots} taken"

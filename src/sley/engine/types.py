@@ -34,6 +34,11 @@ class DataType:
         """Whether NumPy lacks the type."""
         return self.name in _BITS
 
+    @property
+    def moved(self) -> DataType:
+        """As which elements are moved where nothing is reduced: their bytes are all that counts."""
+        return DATA_TYPES[f"int{8 * self.size_bytes}"]
+
     def bits(self, values: Array) -> Array:
         """float32 values as this type's bits, rounded to nearest even; values of a type that NumPy
         has are returned as they are."""
@@ -79,7 +84,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 def data_type(name: str) -> DataType:
     """The type named `name`; R504 if the engine has none."""
-    if name not in DATA_TYPES:
+    if not isinstance(name, str) or name not in DATA_TYPES:
         raise R504.error(
             expected=f"one of {', '.join(DATA_TYPES)}",
             found=f"dtype {name!r}",

@@ -76,6 +76,23 @@ def test_closing_waits_for_calls_on_any_stream() -> None:
     closed(on.check)
 
 
+def test_a_close_waits_for_a_check_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which reads the reports of a call that was given up."""
+    on, checking = interpreted(), Event()
+    read = on.links._failure
+
+    def slowly() -> Any:
+        checking.set()
+        Event().wait(0.05)  # usually enough for a close
+        return read()
+
+    monkeypatch.setattr(on.links, "_failure", slowly)
+    on.links.native.give_up()
+    on.links.order.wait()
+    together([on.check, lambda: (checking.wait(), on.close())[1]])
+    closed(on.check)
+
+
 def test_a_close_that_is_interrupted_frees_nothing() -> None:
     """Kernels still use the memory."""
     stream, gate, data, on = threads().stream(), Event(), zeros(), interpreted()

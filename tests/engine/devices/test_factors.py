@@ -119,7 +119,7 @@ def test_factors_that_will_not_do_are_refused() -> None:
         ("R503", {"factor": 2, "reduce_op": "max"}),
         ("R503", {"factor": np.zeros(2, np.int32)}),
         ("R503", {"factor": np.zeros(1, np.int64)}),
-        ("R514", {"factor": 0.5}),
+        *(("R514", {"factor": factor}) for factor in (0.5, float("inf"), float("nan"), 2**31)),
     ):
         with pytest.raises(sley.SleyError) as caught:
             on(data, **options)

@@ -13,7 +13,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.engine.devices import Engine, Executor, Launching, Settings
+from sley.engine.devices import Engine, Executor, Launching, LinkSet, Settings
 from sley.engine.devices.calls import PreparedCall
 from support.checks.golden import Golden
 from support.devices.device_calls import executor, threads
@@ -175,6 +175,26 @@ def test_calls_behind_a_stuck_one_end_at_once() -> None:
     threads().synchronize(stream)
     assert time.monotonic() - start < calls * timeout_s / 2
     refused("K508", on.synchronize)
+
+
+@pytest.mark.parametrize("differ", ["sizes", "plans"])
+def test_ranks_that_make_different_calls_are_told(golden: Golden, differ: str) -> None:
+    """Where a rank reads in place what another one lends: it would read behind its end."""
+    plans = [one_way(protocol="direct"), to_and_fro(protocol="direct")]
+    counts = [10, 20] if differ == "sizes" else [10, 10]
+    settings, meeting = Settings(Engine.INTERPRETED, timeout_s=60), Meeting(2)
+    found = ["", ""]
+
+    def call(rank: int) -> None:
+        links = LinkSet(plans, {rank: threads(rank)}, settings, exchange=meeting.exchange(rank))
+        on = Executor(plans[0 if differ == "sizes" else rank], links)
+        made = [on.empty("int32", count) for count in counts]
+        on.reserve(max(counts), "int32")
+        found[rank] = refused("K508", lambda: on(made[rank]))
+
+    together([lambda: call(0), lambda: call(1)])
+    golden(f"other_{differ}.txt", found[1] + "\n")
+    assert "rank 0, block 0, step 0" in found[0]
 
 
 def test_a_slow_rank_is_waited_for() -> None:

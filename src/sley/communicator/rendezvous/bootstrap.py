@@ -22,6 +22,7 @@ from sley.communicator.rendezvous.gather import (
 from sley.communicator.rendezvous.hosts import Description, Hosts, Process
 from sley.communicator.rendezvous.local import Host, exchange_descriptors, listen, spare_descriptor
 from sley.communicator.rendezvous.stores import MpiStore, Store
+from sley.engine.limits import instance
 from sley.errors import SleyError, telling
 from sley.errors.communicator import N603, N604, N605, N613
 from sley.errors.runtime import R514
@@ -121,7 +122,7 @@ def bootstrap(
     Errors: N601, N603 to N605, N607 to N610, N613, R514; within `timeout_s` and
     gather.GRACE_S more. After an error nothing is left open, and all ranks may try again.
     """
-    environ = os.environ if environ is None else environ
+    environ = os.environ if environ is None else instance(environ, Mapping, "environ")
     deadline = Deadline.after(timeout_s)
     _check(store, rank, ranks, name)
     what = f"communicator {name!r}"

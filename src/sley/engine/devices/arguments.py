@@ -11,8 +11,10 @@ import numpy as np
 from sley.engine import native
 from sley.engine.arguments import Part, count_of, parts_of, type_of
 from sley.engine.devices.device import Device
+from sley.engine.kernels.operands import is_sum
 from sley.engine.types import DataType
 from sley.errors.runtime import R503, R514
+from sley.errors.text_files import excerpt
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
 
@@ -101,7 +103,7 @@ def check_factor(
 ) -> dict[str, int]:
     """The fields of a call that multiplies inputs by a factor, a number or an array of one element.
     R503 and R514 for one that won't do."""
-    if op is not ReduceOp.SUM or not plan.reduces:
+    if op is not ReduceOp.SUM or not is_sum(plan):
         found = f"factor, with {op.name} of {plan.collective}"
         raise R503.error(expected="a sum, for a factor", found=found)
     if not isinstance(factor, int | float):
@@ -114,7 +116,14 @@ def check_factor(
         if view.elements != 1:
             raise R503.error(expected="one element as factor", found=f"{view.elements} elements")
         return {"factor_at": view.address}
-    if kind.array.kind in "iu" and not kind.is_bits and factor != int(factor):
-        raise R514.error(expected=f"a whole factor of {kind.name}", found=f"factor={factor!r}")
-    value = np.array([factor]).astype(np.float32 if kind.is_bits else kind.array)
-    return {"factor": int.from_bytes(kind.bits(value).tobytes(), "little")}
+    is_whole = kind.array.kind in "iu" and not kind.is_bits
+    try:
+        value = np.array(
+            [int(factor) if is_whole else factor], np.float32 if kind.is_bits else kind.array
+        )
+        if not is_whole or value[0] == factor:
+            return {"factor": int.from_bytes(kind.bits(value).tobytes(), "little")}
+    except (ValueError, OverflowError):  # of an infinite number, or one that is too large
+        pass
+    expected = f"a {'whole ' * is_whole}factor of {kind.name}"
+    raise R514.error(expected=expected, found=f"factor={excerpt(factor)}")

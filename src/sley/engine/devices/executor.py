@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from sley.engine import native
@@ -14,13 +13,12 @@ from sley.engine.devices.counters import State, read_state
 from sley.engine.devices.device import Device
 from sley.engine.devices.device_ranks import Exchange
 from sley.engine.devices.links import LinkSet
-from sley.engine.devices.programs import Programs
+from sley.engine.devices.programs import Programs, check_capture
 from sley.engine.devices.settings import Launching, Settings
 from sley.engine.devices.windows import way_of_groups
 from sley.engine.kernels import KERNELS
 from sley.engine.limits import check_slot, whole
-from sley.engine.types import data_type, reduction
-from sley.errors.devices import K518
+from sley.engine.types import DataType, data_type, reduction
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
@@ -163,7 +161,7 @@ class Executor:
         kind, count = arguments.dtype, arguments.count
         check_slot(self.loaded, kind)
         factors = check_factor(self.plan, devices, factor, kind, op) if scales else {}
-        wait = partial(self._wait, streams, f"the first {op.name} of {kind.name}, or of this size")
+        wait = partial(self._wait, streams, op, kind)
         programs = self.programs.of(self._number, kind, op, scales=scales, wait=wait)
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
@@ -190,7 +188,7 @@ class Executor:
         """The counters and reports in the devices' memory as numbers, for whoever looks for the
         cause of a hang; also while a call runs, and after it failed. R508 if the executor is
         closed."""
-        self.links.check_open()
+        self.links.native.check_open()
         return read_state(self.links, self._number)
 
     def close(self) -> None:
@@ -206,12 +204,7 @@ class Executor:
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         # After an exception here, other processes may never call `close`.
         self.links.close(meet=problem is None)
 
@@ -220,16 +213,8 @@ class Executor:
         or if they are closed; otherwise returns without waiting."""
         self.links.check()
 
-    def _wait(self, streams: Any, found: str) -> None:
-        """Waits for this process's calls, before a call gets what it lacks. K518, with what is
-        `found`, if one of the caller's streams is captured."""
+    def _wait(self, streams: Any, op: ReduceOp, dtype: DataType) -> None:
+        """Waits for this process's calls, before a call gets what it lacks."""
         given = streams if isinstance(streams, list | tuple) else [streams]
-        place = self.links.ranks.places[0]
-        if any(place.is_captured(each) for each in given if each is not None):
-            raise K518.error(
-                expected="kernels and scratch that are there before the capture",
-                found=found,
-                remedy="Call `reserve` before the capture, with the same `reduce_op`, or make the "
-                "call once.",
-            )
+        check_capture(self.links.ranks.places[0], given, op, dtype)
         self.links.wait()

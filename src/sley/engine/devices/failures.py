@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from sley.engine import native
 from sley.engine.devices.device_state import DeviceState
 from sley.engine.kernels import Kernels
 from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
 from sley.engine.program import Loaded
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, counted
 from sley.errors.devices import K508
 from sley.ir.plan import Plan
 
@@ -28,9 +29,12 @@ def failure(
         return None
     outcomes = {rank: _outcome(found) for rank, found in stuck.items()}
     places, lines = describe(loaded, outcomes)
+    differ = any(s.reason is Reason.CALL for o in outcomes.values() for s in o.stuck)
     return K508.diagnostic(
         at=places,
-        expected=f"no instruction to wait longer than {timeout_s:g} s",
+        expected="the same call on all ranks"
+        if differ
+        else f"no instruction to wait longer than {timeout_s:g} s",
         found=lines[0],
         notes=lines[1:],
     )
@@ -58,11 +62,20 @@ def _stuck(loaded: Loaded, kernels: Kernels, report: Mapping[str, int]) -> Stuck
     reason, target = Reason(report["reason"]), report["target"]
     if reason is Reason.INSTRUCTION:
         target = int(plan.block_offset[first_block + target]) + report["number"] - first
-    elif reason is Reason.MESSAGE:
+    elif reason in (Reason.MESSAGE, Reason.CALL):
         target = int(o.receives.order[int(o.receives.offset[block]) + target])
     elif reason is Reason.SLOT:
         target = int(o.sends.order[int(o.sends.offset[block]) + target])
     else:
         target = int(o.sends.order[int(o.sends.offset[first_block]) + target])
     step = int(plan.block_offset[block]) + report["step"] - first
-    return Stuck(step, report["tile"], reason, target)
+    calls = _in_words(report["call"], report["call"]), _in_words(report["other"], report["call"])
+    return Stuck(step, report["tile"], reason, target, calls)
+
+
+def _in_words(call: int, own: int) -> str:
+    """A rank's call (`Setup::call`), if it is of the plan of one's own."""
+    size_bytes, number = divmod(call, 1 << native.PLAN_BITS)
+    if not call or number != own % (1 << native.PLAN_BITS):
+        return "one of another plan"
+    return f"a call of {counted(size_bytes, 'byte')} a block"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from sley.engine.devices.failures import failure
 from sley.engine.devices.link_layout import LinkLayout, laid_out
 from sley.engine.devices.memory import LinkMemory
 from sley.engine.devices.settings import LATE_TIMEOUT_S, Launching, Settings
+from sley.engine.limits import instance
 from sley.errors import Diagnostic, SleyError, counted
 from sley.errors.devices import K506
 from sley.errors.runtime import R514
@@ -42,7 +44,7 @@ class LinkSet(LinkLayout):
         exchange: Exchange | None = None,
         largest_bytes: Sequence[int | None] = (),
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = Settings() if settings is None else instance(settings, Settings, "settings")
         has_lines = any(plan.protocol is Protocol.LL128 for plan in plans)
         self.ranks = ranks = DeviceRanks(_ranks_of(plans), devices, exchange, has_lines=has_lines)
         self.timeout_s = self.settings.timeout_of(is_one_process=ranks.is_one_process)
@@ -60,19 +62,21 @@ class LinkSet(LinkLayout):
         self.order = native.CallOrder(self.abort.array)
         self.launches = {device: self._launches_on(device) for device in ranks.places}
         self.memory = LinkMemory(ranks)
-        self._links = self._made(self.lanes[0].bases(windows))
+        self.native = self._made(self.lanes[0].bases(windows))
         self.mailboxes = {
-            rank: Memory(address, int(self.boxes.size[rank]), self._links)
-            for rank, address in self._links.mailboxes.items()
+            rank: Memory(address, int(self.boxes.size[rank]), self.native)
+            for rank, address in self.native.mailboxes.items()
         }
         self.states = [
             [
                 DeviceState(device, plan, [stream for _, stream in launches])
                 for plan, (device, launches) in zip(plans, self.launches.items(), strict=True)
             ]
-            for plans in self._links.plans
+            for plans in self.native.plans
         ]
-        self._links.keep((windows, self.memory, self.launches))
+        self.native.keep((windows, self.memory, self.launches))
+        self._ending = threading.RLock()
+        """Held while reports are read, which `close` frees."""
 
     def synchronize(self) -> None:
         """Waits until all calls on the links' own streams are done; errors as for `check`."""
@@ -116,40 +120,30 @@ class LinkSet(LinkLayout):
     def check(self) -> None:
         """Raises K508 if a block timed out, R508 if one did earlier or if the links are closed;
         otherwise returns without waiting."""
-        if self._links.check():
+        if self.native.check():
             return
-        self._links.end()
-        try:
-            if found := self._failure():
-                raise SleyError([found])
-            if not self.ranks.is_one_process:
-                self._links.refuse()
-        except SleyError as error:
-            self._links.fail(error.diagnostics[0].found)
-            raise
-
-    def give_up(self) -> None:
-        """Ends all calls that are under way, in all processes; any thread may call it."""
-        self._links.give_up()
-
-    def leave(self) -> None:
-        """Says that this process comes to no further meeting: others that wait for it fail, but for
-        those that close their links."""
-        self._links.leave()
-
-    def check_open(self) -> None:
-        """R508 if the links are closed."""
-        self._links.check_open()
+        with self._ending:
+            self.native.check()
+            self.native.end()
+            try:
+                if found := self._failure():
+                    raise SleyError([found])
+                if not self.ranks.is_one_process:
+                    self.native.refuse()
+            except SleyError as error:
+                self.native.fail(error.diagnostics[0].found)
+                raise
 
     def close(self, *, meet: bool = True) -> None:
         """See `Executor.close`. meet: whether to wait for other processes."""
-        if self._links.is_closed:
-            return
-        try:
-            self._links.close(meet)
-        finally:
-            if self._links.is_closed:
-                del self.launches, self.mailboxes, self.states, self.memory
+        with self._ending:
+            if self.native.is_closed:
+                return
+            try:
+                self.native.close(meet)
+            finally:
+                if self.native.is_closed:
+                    del self.launches, self.mailboxes, self.states, self.memory
 
     def _made(self, behind: list[int]) -> native.Links:
         """The links in C++; behind: the addresses of the segments behind the mailboxes'."""
@@ -206,10 +200,7 @@ def check_queues(device: Device, launches: int) -> None:
 def _ranks_of(plans: Sequence[Plan]) -> int:
     """The number of ranks of the plans. R514 if there are none, or plans of different ranks."""
     for plan in plans:
-        if not isinstance(plan, Plan):
-            raise R514.error(
-                expected="a Plan, as `sley.compile` makes it", found=f"{type(plan).__name__}"
-            )
+        instance(plan, Plan, "a plan")
     counts = sorted({plan.collective.ranks for plan in plans})
     if len(counts) != 1:
         found = " and ".join(f"plans of {counted(n, 'rank')}" for n in counts) or "no plan"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,20 @@ from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
 from sley.engine.kernels import KERNELS, Engine, Platform, Variant
 from sley.engine.types import DataType
-from sley.errors.devices import K506
+from sley.errors.devices import K506, K518
 from sley.ir.words import ReduceOp
 from sley.verification.scales import prove_scales
+
+
+def check_capture(device: Device, streams: Sequence[Any], op: ReduceOp, dtype: DataType) -> None:
+    """K518 if one of the caller's streams (None: the default) is captured, where a call would wait
+    for what it lacks."""
+    if any(device.is_captured(each) for each in streams if each is not None):
+        raise K518.error(
+            expected="kernels and scratch that are there before the capture",
+            found=f"the first {op.name} of {dtype.name}, or of this size",
+            remedy="Make the call once before the capture, or call `Executor.reserve` for it.",
+        )
 
 
 class Programs:

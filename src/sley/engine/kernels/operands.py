@@ -174,9 +174,14 @@ def _averages(plan: Plan, messages: Messages) -> Averages:
     return Averages(by_instruction, found.at_end)
 
 
+def is_sum(plan: Plan) -> bool:
+    """Whether a plan sums inputs, also that of a single rank."""
+    return plan.reduces or plan.collective.ranks == 1
+
+
 def _scales(plan: Plan) -> Scales | None:
     try:
-        return Scales.of(plan) if plan.reduces else None
+        return Scales.of(plan) if is_sum(plan) else None
     except SleyError:
         return None
 

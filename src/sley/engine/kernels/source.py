@@ -68,13 +68,6 @@ class Engine(Enum):
     INTERPRETED = "interpreted"
 
 
-_MOVED = {
-    kind.number: DATA_TYPES[f"int{8 * kind.size_bytes}"].number for kind in DATA_TYPES.values()
-}
-"""For each type's number the number of the type with which a plan moves it that reduces nothing:
-the bytes of an element are all that counts."""
-
-
 @dataclass(frozen=True)
 class Variant:
     """The parameters of a text besides its plan.
@@ -133,8 +126,9 @@ class Kernels:
 
     def source(self, engine: Engine, variant: Variant) -> str:
         """The whole text for an engine; nearly all plans share one for INTERPRETED."""
-        if not self.plan.reduces:
-            variant = replace(variant, dtype=_MOVED[variant.dtype], reduce_op=ReduceOp.SUM)
+        if not (self.plan.reduces or variant.scales):
+            moved = list(DATA_TYPES.values())[variant.dtype].moved
+            variant = replace(variant, dtype=moved.number, reduce_op=ReduceOp.SUM)
         body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
         groups = len(self.plan.groups) > 0
         head: dict[str, object] = {

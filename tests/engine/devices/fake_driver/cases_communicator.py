@@ -77,9 +77,12 @@ def test_calls_of_all_sizes_are_right(fake: FakeDriver, gpus: int) -> None:
     on_all(comms, lambda rank: comms[rank].close())
 
 
-def test_a_call_asks_little_of_the_driver(fake: FakeDriver, device: CudaDevice) -> None:
-    """Also where the plan changes: all that needs the driver is shared."""
+def test_a_call_asks_little_of_the_driver(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the plan changes: all that needs the driver is shared. Nor does it ask Python."""
     comms = opened([device] * 2)
+    monkeypatch.setattr(CudaDevice, "view", None)
     streams = [device.stream() for _ in comms]
     sizes = (100, 100_000)
     data = [arrays([device] * 2, [np.ones(size)] * 2) for size in sizes]

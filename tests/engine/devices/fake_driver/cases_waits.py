@@ -213,7 +213,7 @@ def test_a_captured_call_has_what_it_needs_or_is_refused(
             finally:
                 cu.cuStreamEndCapture(address)
 
-    assert "Call `reserve` before" in str(refused("K518", captured, small))
+    assert "Make the call once before" in str(refused("K518", captured, small))
     on.reserve(100, "float32")
     assert "cuLaunchKernelEx" in captured(small)
     refused("K518", captured, large)

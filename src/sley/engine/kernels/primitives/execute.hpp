@@ -67,6 +67,15 @@ SLEY_INLINE bool is_lent(const Buffers& lent, Place where) {
     return lent.memory[where.bits >> 30] != nullptr;
 }
 
+// Takes what a sender lends with its first message; false if it makes another call.
+SLEY_INLINE bool borrow(i32 number, i32 step, i32 tile) {
+    const Counter& there = *state.receivers[number].published;
+    state.borrowed[number] = there.lent;
+    if (there.call == state.setup.call && there.ticks == state.ticks) return true;
+    give_up(1, step, tile, kCall, static_cast<u32>(number), 0);
+    return false;
+}
+
 // Waits, as a worker, for all conditions of an execution: its waits, its messages, and slots, in
 // this numbering. False if the thread gave up.
 template <class K, class F, class T>
@@ -90,7 +99,9 @@ SLEY_INLINE bool await(Step step, const F& from, const T& to, u32 in, u32 out, S
             is_fine &= reached(end, &end.published->value, over_calls(in), step.number(), tile,
                                kMessage, static_cast<u32>(from.peer + m));
             if constexpr (kProtocol == kDirect) {
-                if (is_first) state.borrowed[from.peer + m] = end.published->lent;
+                if (is_first && is_fine) {
+                    is_fine = borrow(from.peer + m, step.number(), tile);
+                }
             }
             if constexpr (F::kIsGroup) {
                 if (from.members > 1) fence_aliases();

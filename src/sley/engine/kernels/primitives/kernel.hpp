@@ -38,8 +38,8 @@ SLEY_FUNCTION void refresh() {
 }
 
 // Tells the receiver of connection `number` where it finds the rank's memories, before the first
-// message that is in them. `end` waits until it has read all of them, so that the next call may tell
-// others.
+// message that is in them, and which call it makes: of another one they would be too short. `end`
+// waits until it has read all messages, so that the next call may tell others.
 SLEY_INLINE void lend(i32 number, const Peer& peer, const Registrations& registered) {
     Buffers there;
     SLEY_UNROLL
@@ -49,6 +49,8 @@ SLEY_INLINE void lend(i32 number, const Peer& peer, const Registrations& registe
         there.memory[m] = shift == kHidden ? nullptr : state.own.memory[m] + shift;
     }
     state.lent[number] = peer.published->lent = there;
+    peer.published->call = state.setup.call;
+    peer.published->ticks = state.ticks;
 }
 
 SLEY_INLINE void begin(const Call& call) {

@@ -7,6 +7,8 @@ namespace sley::layout {
 
 constexpr int kRanks = 128;  // at most: a kernel's arguments have 4 KiB
 
+constexpr int kPlanBits = 16;
+
 constexpr int kSimple = 0, kLL = 1, kLL128 = 2, kDirect = 3;
 
 enum Memory : u32 { kData = 0, kOutput = 1, kScratch = 2, kNowhere = 3 };
@@ -28,12 +30,12 @@ struct Buffers {
 // A counter of a connection, written by the other end, and what this end keeps between calls: the
 // numbers of the last message of earlier calls, and of the last one with flags of LL. With Direct the
 // sender writes into `published`, at the begin of a call, where the receiver finds its memories:
-// null for those that it can't read.
+// null for those that it can't read; and `Setup::call` and the ticks, which the receiver must have, too.
 struct Counter {
     u64 value;
     u64 last, last_flagged;
     Buffers lent;
-    u64 unused[2];
+    u64 call, ticks;
 };
 
 // A block's report to the host when it gives up; `status` is written last.
@@ -43,8 +45,9 @@ struct Report {
     u32 reason;
     i64 tile;
     u32 target, target_step;  // by reason: a block of the rank and its step; the block's receiver;
-                              // the block's sender; the rank's sender and its message
+                              // the block's sender; the rank's sender and its message; the receiver
     u64 ticks;  // at the begin of the call
+    u64 call, other;  // `Setup::call`, and of a rank that makes another call; 0: it isn't Direct
 };
 
 // One end of a connection. `published` and `slots` are in the receiver's memory, `consumed` is in
@@ -138,6 +141,7 @@ struct Setup {
     const char* factor_at;  // or its address, if not null
     const u64* shifts;  // Direct: of each registered memory, for each rank: what to add to an address
                         // of it for its address there; or kHidden
+    u64 call;    // bytes of a block of the collective; the least kPlanBits are the plan's number
     i64 count;   // elements of a block of the collective
     i64 chunk;   // elements of the longest chunk, in whole units
     i64 least;   // elements in the whole units that all chunks have
@@ -162,9 +166,9 @@ struct Call {
     Registrations registered[kRanks];
 };
 
-static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 40, "layout");
+static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 56, "layout");
 static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) == 48, "layout");
 static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
-static_assert(sizeof(Call) == 176 + 30 * kRanks, "layout");
+static_assert(sizeof(Call) == 184 + 30 * kRanks, "layout");
 
 }  // namespace sley::layout

@@ -9,7 +9,7 @@ constexpr int kProtocol = SLEY_PROTOCOL;
 constexpr bool kFlagged = kProtocol == kLL || kProtocol == kLL128;
 
 // Why a block waits; the numbers are those of `sley.engine.outcomes.Reason`.
-enum Reason : u32 { kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4 };
+enum Reason : u32 { kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4, kCall = 5 };
 
 // The tiles that an instruction runs one after another before the next instruction begins.
 struct Slices {
@@ -153,6 +153,11 @@ SLEY_FUNCTION void give_up(u64 status, i32 step, i32 tile, u32 reason, u32 targe
     report.target = target;
     report.target_step = target_step;
     report.ticks = state.ticks;
+    report.call = state.setup.call;
+    if (kProtocol == kDirect && reason == kCall) {
+        const Counter& there = *state.receivers[target].published;
+        report.other = there.ticks == state.ticks ? there.call : 0;
+    }
     publish_host(&report.status, status);
     publish_host(state.setup.abort, 1);
 }
