@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sley.communicator import DeviceCommunicator, FolderStore, LocalStore, Settings
+from sley.communicator import Communicator, DeviceCommunicator, FolderStore, LocalStore, Settings
 from sley.communicator.rendezvous import bootstrap as bootstrapping
 from sley.communicator.selection.kinds import BARRIER, CALLS
 from sley.engine.devices import Engine
@@ -414,6 +414,36 @@ def test_what_is_no_device_is_refused() -> None:
         with pytest.raises(SleyError) as caught:
             DeviceCommunicator(LocalStore(), 0, 1, device)  # type: ignore[arg-type]
         assert caught.value.code == "K510"
+
+
+def test_the_others_are_told_of_a_device_that_a_rank_does_not_see() -> None:
+    store, errors = LocalStore(), dict[int, SleyError]()
+
+    def make(rank: int) -> None:
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 2, "gpu" if rank else threads())
+        errors[rank] = caught.value
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+    assert [errors[rank].code for rank in range(2)] == ["N608", "K510"]
+    assert "'gpu'" in str(errors[0])
+
+
+def test_a_communicator_of_processors_is_another_one() -> None:
+    store = LocalStore()
+
+    def make(kind: Callable[..., Any], *place: Any) -> None:
+        with pytest.raises(SleyError) as caught:
+            kind(store, *place)
+        assert caught.value.code == "N604"
+        assert "on processors" in str(caught.value)
+
+    together(
+        [
+            lambda: make(DeviceCommunicator, 0, 2, threads()),
+            lambda: make(Communicator, 1, 2),
+        ]
+    )
 
 
 def test_ranks_on_several_hosts_are_refused() -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -26,7 +26,7 @@ from sley.communicator.arrays import (
 from sley.communicator.calls import Call, kind_number, ready_kind
 from sley.communicator.device_opening import MOVED, DeviceCore, DeviceOpening
 from sley.communicator.failures import Failure, caused, closed, failed_before
-from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
+from sley.communicator.rendezvous.bootstrap import bootstrap, check_place, decline
 from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
@@ -39,7 +39,7 @@ from sley.engine.devices import Settings as KernelSettings
 from sley.engine.devices.arguments import check_factor
 from sley.engine.limits import whole
 from sley.engine.types import DATA_TYPES, USUAL_TYPES, DataType, data_type, reduction
-from sley.errors import Diagnostic, Place, SleyError
+from sley.errors import Diagnostic, Place, SleyError, telling
 from sley.errors.calls import N627
 from sley.errors.devices import K508, K518
 from sley.errors.runtime import R508
@@ -108,10 +108,12 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         log_to_stderr()
         check_place(rank, ranks)
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
-        self.device = device if isinstance(device, Device) else open_devices(str(device), 1)[0]
-        self.settings = settings or Settings.from_environment()
-        self.kernels = kernels or KernelSettings()
-        own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
+        tell = partial(decline, store, self.rank, self.ranks, name=name, environ=environ)
+        with telling(tell):
+            self.device = device if isinstance(device, Device) else open_devices(str(device), 1)[0]
+            self.settings = settings or Settings.from_environment()
+            self.kernels = kernels or KernelSettings()
+            own, named = tuple(map(data_type, types)), tuple(map(reduction, ops))
         self._store, self._topology, self._environ = store, topology, environ
         self._splits = 0
         self._failure: tuple[Diagnostic, ...] = ()
@@ -121,6 +123,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """Held while a call is started, and by what all ranks do together."""
         # What they share, and what decides when a call lacks a kernel.
         agreed = {
+            "calls": "on devices",
             "platform": self.device.platform,
             "slots": str(self.kernels.slots),
             "slot_bytes": str(self.kernels.slot_bytes),
