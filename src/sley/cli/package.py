@@ -98,7 +98,9 @@ def package_command(folder: Path, table: Path, target: str, phases: Phases, **co
 
 def _request(archs: Sequence[str], dtypes: Sequence[str], ops: Sequence[str]) -> CodeRequest:
     types = map(data_type, dtypes or USUAL_TYPES)
-    return CodeRequest(tuple(archs), tuple(types), tuple(REDUCE_OPS[op] for op in ops or ["sum"]))
+    return CodeRequest(
+        tuple(dict.fromkeys(archs)), tuple(types), tuple(REDUCE_OPS[op] for op in ops or ["sum"])
+    )
 
 
 def _parts(rows: tuple[PlanRow, ...], runtime: Runtime, phases: Phases) -> Iterator[PackageFile]:
