@@ -32,7 +32,7 @@ from sley.communicator.rendezvous.stores import Store
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
 from sley.communicator.settings import Settings
 from sley.communicator.sharing import fork_safe
-from sley.communicator.stats import log_to_stderr
+from sley.communicator.stats import OPEN, CallStats, log_to_stderr
 from sley.engine import arguments, native
 from sley.engine.devices import Device, open_devices
 from sley.engine.devices import Settings as KernelSettings
@@ -86,8 +86,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     stream, and has ended on return. Threads may share a communicator. Errors: N60x, N62x, K5xx,
     R5xx.
 
-    rank, ranks, name, device, settings, kernels: as given. plans: chose the plans; what is
-    registered there later doesn't run.
+    rank, ranks, name, device, settings, kernels: as given. hosts: one. plans: chose the plans;
+    what is registered there later doesn't run.
     """
 
     def __init__(
@@ -143,10 +143,12 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         )
         given = self.device, self.settings, self.kernels, own, named
         self._opening = DeviceOpening(rendezvous, *given)
-        self.plans, table = self._opening.choose(topology)
-        self._core: DeviceCore | None = self._opening.core(table)
+        self.hosts = rendezvous.hosts
+        self.plans, self._table = self._opening.choose(topology)
+        self._core: DeviceCore | None = self._opening.core(self._table)
         with _OPEN_LOCK:
             _OPEN.add(self)
+        OPEN.add(self)
         _watch()
 
     def __exit__(
@@ -167,6 +169,23 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """Ends every call in progress, on all ranks; all further calls fail. Any thread may call
         it, at any time."""
         self._give_up(Failure.GAVE_UP, self.rank)
+
+    def stats(self) -> list[CallStats]:
+        """A row for each range of sizes of which this rank has started calls, without their times;
+        none after closing. A call in a graph counts once."""
+        core, rows = self._core, []
+        if core is None or os.getpid() != self._process:
+            return []
+        for (kind, in_place, root), ranges in self._table.items():
+            tallies = core.calls.tallies(kind_number(kind), in_place, root)
+            for (sizes, ready), (calls, size_bytes) in zip(ranges, tallies, strict=True):
+                if calls:
+                    own = sizes.begin_bytes, sizes.end_bytes, calls, size_bytes
+                    origin = "user" if ready.origin == "registered" else "default"
+                    protocol = ready.plan.protocol.value
+                    plan = kind, ready.plan.name, origin, protocol, in_place
+                    rows.append(CallStats(self.name, self.rank, *plan, *own))
+        return rows
 
     def error(self) -> SleyError | None:
         """The error of the first call that has failed; None as long as none has. Doesn't wait."""

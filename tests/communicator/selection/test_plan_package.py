@@ -3,6 +3,7 @@ them, and GPUs the machine code."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,36 @@ def test_a_package_has_machine_code_for_the_named_gpus_types_and_reductions(tmp_
     with pytest.raises(sley.SleyError) as caught:
         code_in(tmp_path / "plans", (9, 0))
     assert caught.value.code == "K502"
+
+
+def doctor(folder: Path, *further: str) -> Result:
+    command = ["doctor", str(folder), "--target", "sley", "--ranks", "3", *further]
+    return CliRunner().invoke(main, command)
+
+
+def test_the_doctor_says_what_communicators_read(tmp_path):
+    folder = tmp_path / "plans"
+    assert package(tmp_path, TABLE.replace("ranks = 3\nroot", "ranks = 4\nroot")).exit_code == 0
+    (folder / CODE / "sm_80").mkdir(parents=True)
+    (folder / CODE / "sm_80" / DIGESTS).write_text(digests_of("sm_80", {}))
+    result = doctor(folder)
+    lines = " ".join(result.output.split())
+    assert result.exit_code == 0, result.output
+    assert (
+        "plan 01-ring-allreduce.plan, allreduce(3 ranks, 3 chunks, out of place), 64K and" in lines
+    )
+    assert "not 02-flat-gather.plan: it is for gather(4 ranks" in lines
+    assert "kernels/sm_80 0 kernels" in lines
+    assert "NVRTC" in lines
+    assert "driver" in lines
+    flip(folder / CODE / "sm_80" / DIGESTS)
+    (folder / "01-ring-allreduce.plan").write_bytes(b"")
+    result = doctor(folder, "--json")
+    said = json.loads(result.output)
+    assert (result.exit_code, said["ok"]) == (1, False)
+    assert [one["code"] for one in said["diagnostics"]] == ["F550", "N653"]
+    assert "needs --ranks" in CliRunner().invoke(main, ["doctor", ".", "--target", "sley"]).output
+    assert doctor(folder, "--size", "1K").exit_code == 2
 
 
 def flip(file: Path) -> None:

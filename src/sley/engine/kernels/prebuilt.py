@@ -68,11 +68,11 @@ def code_in(folder: Path, capability: tuple[int, int]) -> dict[str, bytes]:
             remedy=f"Write the folder with `sley package --arch sm_{major}{minor}`, or leave the "
             "code out: kernels are then compiled where they run.",
         )
-    return {name: code for arch in reversed(fit) for name, code in _checked(here / arch).items()}
+    return {name: code for arch in reversed(fit) for name, code in code_of(here / arch).items()}
 
 
-def _checked(place: Path) -> dict[str, bytes]:
-    """The machine code for an architecture. Errors: N653."""
+def code_of(place: Path) -> dict[str, bytes]:
+    """The machine code in the folder of an architecture; as `code_in`."""
     file = place / DIGESTS
     said = Section(str(file), toml_tables(str(file), text_of(file, N653), N653), N653)
     for word, here in (("sley", version("sley")), ("arch", place.name)):

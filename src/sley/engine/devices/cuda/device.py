@@ -33,7 +33,8 @@ _MULTICAST = (12, 1)
 class CudaDevice(Device):
     """A GPU of this process, in its primary context, which PyTorch and CuPy use too.
 
-    uuid: identifies the hardware, equal in every process. native: the device in C++
+    uuid: identifies the hardware, equal in every process. capability: its compute capability.
+    has_prebuilt: whether the installed package has kernels for it. native: the device in C++
     (`native/devices`). Made by `CudaDevice.open`.
     """
 
@@ -53,8 +54,9 @@ class CudaDevice(Device):
         self.identity = self.native.identity
         self.uuid = uuid.UUID(bytes=self.identity)
         self.blocks = self.multiprocessors = self.native.multiprocessors
-        self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
-        if not self._has_prebuilt:
+        self.capability = self.native.capability
+        self.has_prebuilt = has_prebuilt(driver.driver_version(), self.capability)
+        if not self.has_prebuilt:
             _ = self.arch  # raises what the first call would
         self._modules: dict[str, int] = {}
         self._code: dict[str, bytes] = {}
@@ -64,7 +66,7 @@ class CudaDevice(Device):
         """The architecture to compile for. K501 without NVRTC, K502 if the driver is too old for
         its code, or if it doesn't know the GPU."""
         driver.check_versions(compiler.version())
-        return compiler.architecture(*self.native.capability)
+        return compiler.architecture(*self.capability)
 
     @staticmethod
     @cache
@@ -164,7 +166,7 @@ class CudaDevice(Device):
     def read_code(self, folder: Path) -> Diagnostic | None:
         """See `Device.read_code`."""
         try:
-            code = code_in(folder, self.native.capability)
+            code = code_in(folder, self.capability)
         except SleyError as error:
             return error.diagnostics[0]
         self._code |= {name: code for name, code in code.items() if name not in self._modules}
@@ -175,7 +177,7 @@ class CudaDevice(Device):
         other GPUs are as none; any other error of loading them compiled ones have, too."""
         key = _key(text)
         if key not in self._modules:
-            code = self._code.pop(key, None) or (prebuilt(text) if self._has_prebuilt else None)
+            code = self._code.pop(key, None) or (prebuilt(text) if self.has_prebuilt else None)
             with suppress(SleyError):
                 if code is not None:
                     self._modules[key] = self.native.load(code)
