@@ -320,6 +320,16 @@ void define_device_plans(nb::module_& m) {
              },
              "kind"_a, "in_place"_a, "root"_a, "size_bytes"_a, unlocked,
              "The number of the plan that runs a call.")
+        .def("tallies",
+             [](const DeviceCalls& self, int kind, bool in_place, int root) {
+                 std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
+                 for (const auto& own : self.tallies({kind, in_place, root})) {
+                     found.emplace_back(own.calls, own.bytes);
+                 }
+                 return found;
+             },
+             "kind"_a, "in_place"_a, "root"_a, unlocked,
+             "Of each range of sizes of a kind: the calls that were started, and their bytes.")
         .def("start", &start, "kind"_a, "in_place"_a, "root"_a, "dtype"_a, "op"_a, "size_bytes"_a,
              "item_bytes"_a, "count"_a, "input"_a, "input_bytes"_a, "output"_a, "output_bytes"_a,
              "stream"_a, "factor"_a.none() = nb::none(), "factor_at"_a = 0,

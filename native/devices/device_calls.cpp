@@ -26,7 +26,9 @@ void DeviceCalls::set_table(const CallKind& kind, std::vector<std::uint64_t> end
         std::any_of(plans.begin(), plans.end(), is_unknown)) {
         throw std::invalid_argument("ascending ends, and a plan up to each and behind the last");
     }
-    rows_[{kind.kind, kind.in_place, kind.root}] = {std::move(ends), std::move(plans)};
+    std::vector<Tally> none(plans.size());
+    rows_[{kind.kind, kind.in_place, kind.root}] = {std::move(ends), std::move(plans),
+                                                    std::move(none)};
 }
 
 void DeviceCalls::set_program(int plan, const CallProgram& program, std::uintptr_t run,
@@ -39,7 +41,13 @@ void DeviceCalls::set_program(int plan, const CallProgram& program, std::uintptr
 
 int DeviceCalls::plan_of(const CallKind& kind, std::uint64_t size_bytes) const {
     const std::lock_guard<std::mutex> held(lock_);
-    return number_of(kind, size_bytes);
+    const auto& row = row_of(kind);
+    return row.plans[row.range_of(size_bytes)];
+}
+
+std::vector<DeviceCalls::Tally> DeviceCalls::tallies(const CallKind& kind) const {
+    const std::lock_guard<std::mutex> held(lock_);
+    return row_of(kind).tallies;
 }
 
 StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program,
@@ -48,7 +56,9 @@ StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program
     const std::lock_guard<std::mutex> held(lock_);
     if (order_->is_given_up()) return StartOutcome::kGivenUp;
     if (size_bytes == 0) return StartOutcome::kStarted;
-    const int plan = number_of(kind, size_bytes);
+    const auto& row = row_of(kind);
+    const auto range = row.range_of(size_bytes);
+    const int plan = row.plans[range];
     const auto found = calls_.find({plan, program.dtype, program.op, program.scales});
     if (found == calls_.end()) return StartOutcome::kLacksProgram;
     auto& call = found->second;
@@ -60,7 +70,11 @@ StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program
     if (keeps != nullptr) call.keep(keeps);
     const bool is_started = call.start(streams_, true);
     if (keeps != nullptr) call.keep(nullptr);
-    return is_started ? StartOutcome::kStarted : StartOutcome::kGivenUp;
+    if (!is_started) return StartOutcome::kGivenUp;
+    auto& [calls, bytes] = row.tallies[range];
+    ++calls;
+    bytes += size_bytes;
+    return StartOutcome::kStarted;
 }
 
 std::optional<StartOutcome> DeviceCalls::start(const Kind& kind, const Elements& input,
@@ -99,12 +113,15 @@ bool DeviceCalls::has_scratch(int plan, const CallValues& values) const {
     return memory_->scratch(buffers_[0].rank, static_cast<std::uint64_t>(most)).has_value();
 }
 
-int DeviceCalls::number_of(const CallKind& kind, std::uint64_t size_bytes) const {
+const DeviceCalls::Row& DeviceCalls::row_of(const CallKind& kind) const {
     const auto found = rows_.find({kind.kind, kind.in_place, kind.root});
     if (found == rows_.end()) throw std::invalid_argument("no plans for a kind of calls");
-    const auto& [ends, plans] = found->second;
+    return found->second;
+}
+
+std::size_t DeviceCalls::Row::range_of(std::uint64_t size_bytes) const {
     const auto end = std::lower_bound(ends.begin(), ends.end(), size_bytes);
-    return plans[static_cast<std::size_t>(end - ends.begin())];
+    return static_cast<std::size_t>(end - ends.begin());
 }
 
 }  // namespace sley

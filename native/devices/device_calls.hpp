@@ -50,6 +50,12 @@ public:
     // The plan of a call. size_bytes: of the largest buffer of any rank.
     int plan_of(const CallKind& kind, std::uint64_t size_bytes) const;
 
+    // Of each of a kind's ranges of sizes: the calls that were started, and their bytes.
+    struct Tally {
+        std::uint64_t calls = 0, bytes = 0;
+    };
+    std::vector<Tally> tallies(const CallKind& kind) const;
+
     // Starts a call on a stream; without a launch if size_bytes is 0, which all ranks know. buffers:
     // the rank's, whose number is set here. keeps: see Launch. What the call lacks, it lacks before
     // anything is started. Throws Refusal, and what devices throw.
@@ -74,9 +80,12 @@ private:
     struct Row {
         std::vector<std::uint64_t> ends;
         std::vector<int> plans;
+        mutable std::vector<Tally> tallies;
+
+        std::size_t range_of(std::uint64_t size_bytes) const;
     };
 
-    int number_of(const CallKind& kind, std::uint64_t size_bytes) const;
+    const Row& row_of(const CallKind& kind) const;
 
     std::shared_ptr<CallOrder> order_;
     std::shared_ptr<MemoryIndex> memory_;

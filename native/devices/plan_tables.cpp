@@ -106,7 +106,8 @@ void PlanNumbers::cut(std::int64_t item_bytes, std::int64_t count, layout::Setup
     const std::int64_t tiles = divide_up(chunk, tile), most = kMostNumbers / steps;
     if (tiles > most) {
         throw Refusal("R503", "at most " + std::to_string(most) + " tiles a chunk",
-                      std::to_string(tiles) + " tiles");
+                      std::to_string(tiles) + " tiles", "",
+                      "Use larger slots (slot_bytes), or several calls.");
     }
     setup.count = count;
     setup.chunk = chunk;

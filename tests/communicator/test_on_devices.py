@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sley.communicator import DeviceCommunicator, FolderStore, LocalStore, Settings
+import sley
+from sley.communicator import Communicator, DeviceCommunicator, FolderStore, LocalStore, Settings
 from sley.communicator.on_devices import Registration
 from sley.communicator.rendezvous import bootstrap as bootstrapping
-from sley.communicator.selection.kinds import BARRIER, CALLS
+from sley.communicator.selection.kinds import BARRIER, CALLS, Request
 from sley.engine.devices import Engine
 from sley.engine.devices import Settings as KernelSettings
 from sley.engine.types import DATA_TYPES
@@ -471,6 +472,36 @@ def test_a_topology_of_one_rank_that_is_refused_is_so_on_all() -> None:
     assert found == {0: "N608", 1: "C307"}
 
 
+def test_the_others_are_told_of_a_device_that_a_rank_does_not_see() -> None:
+    store, errors = LocalStore(), dict[int, SleyError]()
+
+    def make(rank: int) -> None:
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 2, "gpu" if rank else threads())
+        errors[rank] = caught.value
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+    assert [errors[rank].code for rank in range(2)] == ["N608", "K510"]
+    assert "'gpu'" in str(errors[0])
+
+
+def test_a_communicator_of_processors_is_another_one() -> None:
+    store = LocalStore()
+
+    def make(kind: Callable[..., Any], *place: Any) -> None:
+        with pytest.raises(SleyError) as caught:
+            kind(store, *place)
+        assert caught.value.code == "N604"
+        assert "on processors" in str(caught.value)
+
+    together(
+        [
+            lambda: make(DeviceCommunicator, 0, 2, threads()),
+            lambda: make(Communicator, 1, 2),
+        ]
+    )
+
+
 def test_ranks_on_several_hosts_are_refused() -> None:
     store = LocalStore()
 
@@ -498,10 +529,21 @@ def test_user_plans_of_a_folder_run(tmp_path: Path) -> None:
     (tmp_path / "pairs.py").write_text(PLAN)
     settings = Settings(plan_dir=tmp_path, plan_dir_strict=True)
     with ranks_of(2, types=["int32"], settings=settings) as comms:
-        chosen = comms[0].plans.find("all_reduce", 4000, in_place=True)
-        assert chosen.plan.name == "own-pairs"
-        on_all(comms, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 1000).check)
-        on_all(comms, Case("all_reduce", False, 0, "int32", ReduceOp.SUM, 1000).check)
+        assert comms[1].stats() == []
+        for _ in range(2):
+            on_all(comms, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 1000).check)
+        on_all(comms, Case("all_reduce", False, 0, "int32", ReduceOp.SUM, 2**20).check)
+        other, one = comms[1].stats()
+        assert (one.plan, one.origin, one.calls, one.size_bytes) == ("own-pairs", "user", 2, 8000)
+        assert (other.in_place, other.origin, other.calls) == (False, "default", 1)
+        assert other.begin_bytes <= 2**22 == other.size_bytes
+        assert str(one) == (
+            "CallStats(sley rank 1, all_reduce, all sizes: own-pairs, Simple, user, 2 calls)"
+        )
+        assert {one, other} <= {*sley.stats()}
+        request = Request("all_reduce", comms[0].hosts, 4000, in_place=True)
+        assert "own-pairs (Simple, registered)" in comms[0].plans.considered(request)[0]
+    assert comms[1].stats() == []
 
 
 def test_the_folder_of_one_rank_is_refused_on_all(tmp_path: Path) -> None:

@@ -409,18 +409,25 @@ void check_calls() {
     expect(g_calls.empty(), "a launch of what can't be started");
     memory->add_scratch(1, 256, 1000, false);
     memory->add(120, 80, {1, 2});
-    for (const std::uint64_t bytes : {50, 7, 200}) {
+    constexpr std::int64_t kLarge = std::int64_t{5} << 30;
+    for (const std::uint64_t bytes : {std::int64_t{50}, std::int64_t{7}, kLarge, std::int64_t{200}}) {
         expect(start(bytes) == StartOutcome::kStarted, "a call that lacks nothing");
     }
     expect(start(200, 0, true) == StartOutcome::kStarted, "a call with a factor");
-    expect(g_calls.size() == 7 && g_calls[1].name == "sley_divide" && g_calls[6].name == "sley_run",
+    expect(g_calls.size() == 9 && g_calls[1].name == "sley_divide" && g_calls[8].name == "sley_run",
            "other launches");
+    const auto tallies = calls.tallies(kind);
+    const std::uint64_t calls_of[] = {1, 1, 3}, bytes_of[] = {7, 50, kLarge + 400};
+    for (std::size_t k = 0; k < 3; ++k) {
+        expect(tallies[k].calls == calls_of[k] && tallies[k].bytes == bytes_of[k], "a tally");
+    }
     for (std::size_t k = 0; k < g_calls.size(); ++k) {
         const auto& [setup, memories, registered] = g_calls[k].call;
-        const std::int64_t counts[] = {50, 50, 7, 7, 200, 200, 200};
+        const std::int64_t counts[] = {50, 50, 7, 7, kLarge, kLarge, 200, 200, 200};
         const auto& own = memories[1].memory;
         const auto& numbers = registered[1].number;
-        expect(setup.count == counts[k] && setup.chunks == (k < 2 ? 2 : 4) && setup.factor == 9 &&
+        expect(setup.count == counts[k] && setup.chunk * setup.chunks >= counts[k] &&
+                   setup.tiles * setup.tile >= setup.chunk && setup.chunks == (k < 2 ? 2 : 4) && setup.factor == 9 &&
                    g_calls[k].keeps,
                "a call of another plan or size");
         expect(address_of(own[0]) == 64 && address_of(own[1]) == 128 && numbers[0] == 1 &&
@@ -442,7 +449,7 @@ void check_calls() {
         memory->add_scratch(1, at, at, true);
     }
     for (auto& caller : callers) caller.join();
-    expect(g_calls.size() == 7 + 2 * 2 * 199, "a call of one of two threads is lost");
+    expect(g_calls.size() == 9 + 2 * 2 * 199, "a call of one of two threads is lost");
 
     const auto array = [](std::uintptr_t address, std::int64_t count) {
         return Elements{reinterpret_cast<std::byte*>(address), count, DataType::kFloat16, 2, 0};
@@ -464,11 +471,11 @@ void check_calls() {
                        started(gather, array(64, 1), array(64, 2), 1) ||     // another rank's place
                        started(gather, array(10, 1), array(64, 3), 1);
     expect(!unfit, "a call of arrays that need a closer look");
-    g_calls.resize(7 + 2 * 2 * 199);
+    g_calls.resize(9 + 2 * 2 * 199);
     abort = 1;
     expect(start(50) == StartOutcome::kGivenUp && start(0) == StartOutcome::kGivenUp,
            "a call behind the abort");
-    expect(g_calls.size() == 7 + 2 * 2 * 199, "a launch behind the abort");
+    expect(g_calls.size() == 9 + 2 * 2 * 199, "a launch behind the abort");
 }
 
 int test(int, char**) {

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option, place_option
-from sley.cli.output import Command, echo, print_json, report_error
+from sley.cli.options import (
+    OWN,
+    POSITIVE,
+    RuntimeName,
+    SizeType,
+    Whole,
+    flag,
+    json_option,
+    place_option,
+)
+from sley.cli.output import Command, echo, print_json, print_rows, report_error
+from sley.communicator.selection.ready_plans import Capacity
+from sley.communicator.selection.user_plans import read_folder
 from sley.compiler.deployment import DeployedCall, decide, examine, runtimes
 from sley.compiler.deployment.decisions import OPERATIONS, TYPES, CallDecision
 from sley.compiler.deployment.examination import Examination
 from sley.compiler.deployment.folders import check_path
 from sley.compiler.deployment.registration import SCRIPT
+from sley.engine.kernels.prebuilt import CODE, code_of
 from sley.errors import Diagnostic, SleyError, counted, recognition
 from sley.ir.collectives import SIZED
 from sley.report.tables import table_lines
@@ -28,9 +41,9 @@ _LEFT = (0, 1, 3, 4)
 @click.argument("where", metavar="DIR|FILE", type=click.Path(path_type=Path))
 @click.option(
     "--target",
-    type=RuntimeName(runtimes.names(), any_version=True),
-    help="The runtime. [all, with one line each; the installed mscclpp's version, or the last one "
-    "that reads plans]",
+    type=RuntimeName((OWN, *runtimes.names()), any_version=True),
+    help="The runtime; sley: its communicators, and what this machine has for GPUs. [all, with "
+    "one line each; the installed mscclpp's version, or the last one that reads plans]",
 )
 @click.option(
     "--collective", type=click.Choice(list(SIZED)), help="Explain calls of this collective."
@@ -53,6 +66,12 @@ def doctor_command(
     With --collective, --size and --ranks, explain this call. Exit code 1 means that DIR or a file
     has a problem, that a call runs incorrectly, or that no call can have this size.
     """
+    if target == OWN:
+        for word in ("collective", "sizes"):
+            if call[word]:
+                raise click.UsageError(f"{flag(word.removesuffix('s'))} is for other targets")
+        _print_own(where, call["ranks"], as_json=as_json)
+        return
     _check_kind(where)
     if target is None:
         for word in ("collective", "sizes"):
@@ -85,6 +104,69 @@ def doctor_command(
         report_error(SleyError(impossible), as_json=False)
     if not ok:
         sys.exit(1)
+
+
+def _print_own(where: Path, ranks: int | None, *, as_json: bool) -> None:
+    """Prints a line for each plan that communicators read in a folder, and for what this machine
+    has for GPUs. Errors: click's usage error."""
+    if ranks is None:
+        raise click.UsageError(f"--target {OWN} needs --ranks")
+    folder = read_folder(where, Capacity(ranks))
+    rows = [("plan", str(one)) for one in folder.plans]
+    rows += [("not", one) for one in folder.others]
+    problems = list(folder.problems)
+    for place in sorted((where / CODE).glob("*")):
+        try:
+            rows.append((f"{CODE}/{place.name}", counted(len(code_of(place)), "kernel")))
+        except SleyError as error:
+            problems += error.diagnostics
+    rows += _machine_rows()
+    if as_json:
+        diagnostics = [one.to_json() for one in problems]
+        print_json({"ok": not problems, "found": rows, "diagnostics": diagnostics})
+    else:
+        print_rows(rows)
+        echo("".join(f"\nproblem: {one}\n" for one in problems), nl=False)
+    if problems:
+        sys.exit(1)
+
+
+def _machine_rows() -> Iterator[tuple[str, str]]:
+    """What this machine has for communicators on GPUs, and why not more."""
+    from sley.engine.devices.cuda import CudaDevice, compiler, driver  # most commands need none
+
+    def ask(question: Callable[..., object], *arguments: object) -> str:
+        try:
+            return str(question(*arguments))
+        except SleyError as error:
+            return _short(error.diagnostics[0])
+
+    gpus: list[CudaDevice] = []
+
+    def describe(number: int) -> str:
+        gpus.append(gpu := CudaDevice.open(number))
+        kernels = f"{'' if gpu.has_prebuilt else 'no '}prebuilt kernels"
+        return f"{gpu.name}, compute capability {driver.version_text(gpu.capability)}, {kernels}"
+
+    def reach(one: CudaDevice, other: CudaDevice) -> str:
+        one.reach(other)
+        return ""
+
+    yield "NVRTC", ask(lambda: driver.version_text(compiler.version()))
+    try:
+        numbers = range(CudaDevice.count())
+        yield "driver", f"for CUDA {driver.version_text(driver.driver_version())}"
+    except SleyError as error:
+        yield "driver", _short(error.diagnostics[0])
+        return
+    for number in numbers:
+        yield f"cuda:{number}", ask(describe, number)
+    if len(gpus) > 1:
+        pairs = permutations(gpus, 2)
+        lacking = [
+            f"{one.ordinal} to {other.ordinal}" for one, other in pairs if ask(reach, one, other)
+        ]
+        yield "peer access", f"not from {', '.join(lacking)}" if lacking else "between all GPUs"
 
 
 def _check_kind(where: Path) -> None:

@@ -123,6 +123,10 @@ class Several(click.ParamType[tuple[Any, ...]]):
         return tuple(self._one.convert(part, param, ctx) for part in str(value).split(","))
 
 
+OWN = "sley"
+"""The target of folders for sley's own communicators."""
+
+
 class RuntimeName(click.Choice[str]):
     """A runtime, as NAME or NAME@VERSION. Besides those given, one that reads the files of one of
     them stands for it. any_version: whether other versions are known than those given."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sley.cli.options import FILE, DType, RuntimeName, Selection, common_options, flag
+from sley.cli.options import FILE, OWN, DType, RuntimeName, Selection, common_options, flag
 from sley.cli.output import Command, Phases, print_note, print_rows, print_written
 from sley.cli.sources import plan_and_file, source_of, supports_both_places
 from sley.communicator.selection.plan_folders import CodeRequest, NamedPlan, write_folder
@@ -29,9 +29,6 @@ from sley.formats.mscclpp.targets import SUFFIX as JSON
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow, read_table
 from sley.ir.sizes import ALL_SIZES, SizeRange
-
-OWN = "sley"
-"""The target of folders for sley's own communicators."""
 
 
 @click.command("package", cls=Command)
@@ -98,7 +95,9 @@ def package_command(folder: Path, table: Path, target: str, phases: Phases, **co
 
 def _request(archs: Sequence[str], dtypes: Sequence[str], ops: Sequence[str]) -> CodeRequest:
     types = map(data_type, dtypes or USUAL_TYPES)
-    return CodeRequest(tuple(archs), tuple(types), tuple(REDUCE_OPS[op] for op in ops or ["sum"]))
+    return CodeRequest(
+        tuple(dict.fromkeys(archs)), tuple(types), tuple(REDUCE_OPS[op] for op in ops or ["sum"])
+    )
 
 
 def _parts(rows: tuple[PlanRow, ...], runtime: Runtime, phases: Phases) -> Iterator[PackageFile]:

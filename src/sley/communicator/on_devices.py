@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -26,12 +26,12 @@ from sley.communicator.arrays import (
 from sley.communicator.calls import Call, kind_number, ready_kind
 from sley.communicator.device_opening import DeviceCore, DeviceOpening
 from sley.communicator.failures import Failure, caused, closed, failed_before
-from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
+from sley.communicator.rendezvous.bootstrap import bootstrap, check_place, decline
 from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
 from sley.communicator.settings import Settings
-from sley.communicator.stats import log_to_stderr
+from sley.communicator.stats import OPEN, CallStats, log_to_stderr
 from sley.engine import arguments, native
 from sley.engine.devices import Device, LinkSet, open_devices
 from sley.engine.devices import Settings as KernelSettings
@@ -39,7 +39,7 @@ from sley.engine.devices.arguments import check_factor
 from sley.engine.devices.programs import check_capture
 from sley.engine.limits import instance, whole
 from sley.engine.types import DATA_TYPES, USUAL_TYPES, DataType, data_type, reduction
-from sley.errors import Diagnostic, Place, SleyError
+from sley.errors import Diagnostic, Place, SleyError, telling
 from sley.errors.aside import fork_safe
 from sley.errors.calls import N627
 from sley.errors.devices import K508
@@ -95,8 +95,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     stream, and has ended on return. Threads may share a communicator. Errors: N60x, N62x, K5xx,
     R5xx.
 
-    rank, ranks, name, device, settings, kernels: as given. plans: chose the plans; what is
-    registered there later doesn't run.
+    rank, ranks, name, device, settings, kernels: as given. hosts: one. plans: chose the plans;
+    what is registered there later doesn't run.
     """
 
     def __init__(
@@ -117,13 +117,15 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         log_to_stderr()
         check_place(rank, ranks)
         self.rank, self.ranks, self.name = int(rank), int(ranks), name
-        self.device = device if isinstance(device, Device) else open_devices(str(device), 1)[0]
-        settings = Settings.from_environment() if settings is None else settings
-        self.settings = instance(settings, Settings, "settings")
-        kernels = KernelSettings() if kernels is None else kernels
-        self.kernels = instance(kernels, KernelSettings, "kernels")
-        own = tuple(map(data_type, instance(types, Sequence, "types")))
-        named = tuple(map(reduction, instance(ops, Sequence, "ops")))
+        tell = partial(decline, store, self.rank, self.ranks, name=name, environ=environ)
+        with telling(tell):
+            self.device = device if isinstance(device, Device) else open_devices(str(device), 1)[0]
+            settings = Settings.from_environment() if settings is None else settings
+            self.settings = instance(settings, Settings, "settings")
+            kernels = KernelSettings() if kernels is None else kernels
+            self.kernels = instance(kernels, KernelSettings, "kernels")
+            own = tuple(map(data_type, instance(types, Sequence, "types")))
+            named = tuple(map(reduction, instance(ops, Sequence, "ops")))
         self._store, self._topology, self._environ = store, topology, environ
         self._splits = 0
         self._links: LinkSet | None = None
@@ -135,6 +137,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """Held while a call is started, and by what all ranks do together."""
         # What they share, and what decides when a call lacks a kernel.
         agreed = {
+            "calls": "on devices",
             "platform": self.device.platform,
             "slots": str(self.kernels.slots),
             "slot_bytes": str(self.kernels.slot_bytes),
@@ -154,9 +157,11 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         )
         given = self.device, self.settings, self.kernels, own, named
         self._opening = DeviceOpening(rendezvous, *given)
-        self.plans, table = self._opening.choose(topology)
+        self.hosts = rendezvous.hosts
+        self.plans, self._table = self._opening.choose(topology)
         with self._noting():
-            self._core: DeviceCore | None = self._opening.core(table, self._watched)
+            self._core: DeviceCore | None = self._opening.core(self._table, self._watched)
+        OPEN.add(self)
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         # After an exception here, other ranks may never call `close`.
@@ -171,6 +176,23 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """Ends every call in progress, on all ranks; all further calls fail. Any thread may call
         it, at any time."""
         self._give_up(Failure.GAVE_UP, self.rank)
+
+    def stats(self) -> list[CallStats]:
+        """A row for each range of sizes of which this rank has started calls, without their times;
+        none after closing. A call in a graph counts once."""
+        core, rows = self._core, []
+        if core is None or os.getpid() != self._process:
+            return []
+        for (kind, in_place, root), ranges in self._table.items():
+            tallies = core.calls.tallies(kind_number(kind), in_place, root)
+            for (sizes, ready), (calls, size_bytes) in zip(ranges, tallies, strict=True):
+                if calls:
+                    own = sizes.begin_bytes, sizes.end_bytes, calls, size_bytes
+                    origin = "user" if ready.origin == "registered" else "default"
+                    protocol = ready.plan.protocol.value
+                    plan = kind, ready.plan.name, origin, protocol, in_place
+                    rows.append(CallStats(self.name, self.rank, *plan, *own))
+        return rows
 
     def error(self) -> SleyError | None:
         """The error of the first call that has failed; None as long as none has. Doesn't wait."""

@@ -109,6 +109,7 @@ class Settings:
     def agreement(self) -> dict[str, str]:
         """The settings that are checked to be the same on all ranks, as text."""
         return {
+            "calls": "on processors",
             "slots": str(self.slots),
             "slot_bytes": str(self.slot_bytes),
             "channels": str(self.channels),

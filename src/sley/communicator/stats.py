@@ -17,7 +17,7 @@ logger = logging.getLogger("sley")
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG}
 
 OPEN: WeakSet[Any] = WeakSet()
-"""The open endpoints of this process."""
+"""The open communicators of this process, by what counts their calls."""
 
 
 class CallStats(NamedTuple):
@@ -29,6 +29,7 @@ class CallStats(NamedTuple):
     origin: where the plan comes from: "default" (the library), "user", "policy" (the tuner), or
     "trial" if it was only compared with the policy's plan.
     cached, streamed, attached: calls whose messages were copied that way (`settings.Copies`).
+    Calls on devices are counted when they start; their times are 0.
     """
 
     communicator: str
@@ -42,18 +43,19 @@ class CallStats(NamedTuple):
     end_bytes: int | None
     calls: int
     size_bytes: int
-    time_us: float
-    algbw_GBps: float  # noqa: N815
-    cached: int
-    streamed: int
-    attached: int
+    time_us: float = 0.0
+    algbw_GBps: float = 0.0  # noqa: N815
+    cached: int = 0
+    streamed: int = 0
+    attached: int = 0
 
     def __repr__(self) -> str:
         return (
             f"CallStats({self.communicator} rank {self.rank}, {self.kind}, "
             f"{SizeRange(self.begin_bytes, self.end_bytes)}: {self.plan}, {self.protocol}, "
-            f"{self.origin}, {counted(self.calls, 'call')}, {self.time_us:.1f} us each, "
-            f"{self.algbw_GBps:.2f} GB/s)"
+            f"{self.origin}, {counted(self.calls, 'call')}"
+            + (f", {self.time_us:.1f} us each, {self.algbw_GBps:.2f} GB/s" if self.time_us else "")
+            + ")"
         )
 
 

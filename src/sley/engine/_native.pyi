@@ -587,6 +587,11 @@ class DeviceCalls:
     def plan_of(self, kind: int, in_place: bool, root: int, size_bytes: int) -> int:
         """The number of the plan that runs a call."""
 
+    def tallies(self, kind: int, in_place: bool, root: int) -> list[tuple[int, int]]:
+        """
+        Of each range of sizes of a kind: the calls that were started, and their bytes.
+        """
+
     def start(self, kind: int, in_place: bool, root: int, dtype: int, op: int, size_bytes: int, item_bytes: int, count: int, input: int, input_bytes: int, output: int, output_bytes: int, stream: int, factor: int | None = None, factor_at: int = 0, keeps: object | None = None) -> StartOutcome:
         """
         Starts a call; of 0 bytes without a launch. size_bytes: of the largest buffer of any rank. count: elements of a block. input, output: addresses, or 0. factor: the bits of a number, or the address of one, by which inputs are multiplied. keeps: what must live until the kernel has ended. R503, R506.

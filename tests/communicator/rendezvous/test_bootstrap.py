@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 import sley
 from sley.communicator.rendezvous import hosts as hosts_module
 from sley.communicator.rendezvous.bootstrap import bootstrap
-from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.rendezvous.hosts import Description, Hosts
 from sley.communicator.rendezvous.nics import Interface, Nic
 from sley.communicator.rendezvous.stores import LocalStore
 from sley.errors import SleyError
@@ -249,6 +250,21 @@ def test_arguments_that_make_no_sense_are_refused(changes: dict[str, Any], code:
     with pytest.raises(SleyError) as caught:
         bootstrap(**{**arguments, "timeout_s": SHORT_S, **changes})
     assert caught.value.code == code
+
+
+@pytest.mark.usefixtures("little_grace")
+@pytest.mark.parametrize("damage", [{"nics": []}, {"listener": "name"}, {"process": []}])
+def test_descriptions_of_others_are_refused_on_all_ranks(
+    damage: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Description.encode
+
+    def encode(own: Description) -> bytes:
+        said = right(own)
+        return json.dumps(json.loads(said) | damage).encode() if own.rank == 1 else said
+
+    monkeypatch.setattr(Description, "encode", encode)
+    assert codes(meet(LocalStore(), 3)) == ["N605"] * 3
 
 
 def test_processes_meet(tmp_path: Path) -> None:

@@ -289,12 +289,30 @@ def test_refusing_where_nobody_listens_ends_soon() -> None:
     assert len(store) == 0
 
 
+@pytest.mark.usefixtures("little_grace")
 @pytest.mark.parametrize(
     ("message", "code"),
-    [(b"\xff\xfe", "N605"), (b'{"a": 1}\0', "N605"), (b'{"protocol": 9}', "N604")],
+    [
+        (b"\xff\xfe", "N605"),
+        (b'{"a": 1}\0', "N605"),
+        (b'{"protocol": 9}', "N604"),
+        (b"[" * 100_000, "N605"),
+        ({"token": ...}, "N605"),
+        ({"ranks": None}, "N605"),
+        ({"ranks": 10**30}, "N603"),
+        ({"process": {}}, "N605"),
+        ({"process": dataclasses.asdict(HERE) | {"pid": 10**30}}, "N605"),
+        ({"process": dataclasses.asdict(HERE) | {"started": float("inf")}}, "N605"),
+        ({"failure": {"code": "N601"}}, "N605"),
+    ],
 )
-def test_foreign_messages_are_refused_on_all_ranks(message: bytes, code: str) -> None:
+def test_foreign_messages_are_refused_on_all_ranks(message: Any, code: str) -> None:
+    """Of something else, and of sley with other fields."""
     store = LocalStore()
+    if isinstance(message, dict):
+        claim = {"protocol": 1, "token": "x", "ranks": 3, "process": dataclasses.asdict(HERE)}
+        claim = {word: value for word, value in (claim | message).items() if value is not ...}
+        message = json.dumps(claim).encode() + b"\0"
     store.put("topic", 1, 0, message)
     outcomes = gathered(store, [0, 2], 3)
     assert codes(outcomes) == [code] * 2

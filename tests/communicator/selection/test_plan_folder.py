@@ -292,7 +292,8 @@ def test_a_row_may_name_one_of_several_programs_of_a_file(tmp_path: Path) -> Non
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for folder in (tmp_path / "nowhere", tmp_path / "file"):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "nowhere", tmp_path / "file", tmp_path / "empty"):
         found = plans(folder)
         assert codes(found) == ["N653"]
         assert name(found, "all_reduce") == "one-step-allreduce"

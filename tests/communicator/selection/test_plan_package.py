@@ -3,6 +3,9 @@ them, and GPUs the machine code."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from sley.algorithms import build
 from sley.cli import main
 from sley.communicator.selection.plans import Plans
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
-from sley.engine.kernels.prebuilt import code_in
+from sley.engine.kernels.prebuilt import CODE, DIGESTS, code_in, digests_of, file_of
 from sley.engine.types import DATA_TYPES
 from support.devices.machine_code import skip_without_nvrtc
 from support.processes.call_cases import hosts_of
@@ -62,16 +65,87 @@ def test_a_package_has_machine_code_for_the_named_gpus_types_and_reductions(tmp_
     def code(capability: tuple[int, int], dtype: str, op: sley.ReduceOp) -> bytes | None:
         variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op)
         text = kernels.source(Engine.GENERATED, variant)
-        return code_in(tmp_path / "plans", capability, text)
+        return code_in(tmp_path / "plans", capability).get(file_of(text, ".cubin"))
 
     for dtype in ("float32", "int8"):
         made = code((8, 0), dtype, sley.ReduceOp.MAX)
         assert made
         assert made[:4] == b"\x7fELF"
         assert code((8, 6), dtype, sley.ReduceOp.MAX) == made
-        assert code((9, 0), dtype, sley.ReduceOp.MAX) is None
         assert code((8, 0), dtype, sley.ReduceOp.SUM) is None
     assert code((8, 0), "float16", sley.ReduceOp.MAX) is None
+    with pytest.raises(sley.SleyError) as caught:
+        code_in(tmp_path / "plans", (9, 0))
+    assert caught.value.code == "K502"
+
+
+def doctor(folder: Path, *further: str) -> Result:
+    command = ["doctor", str(folder), "--target", "sley", "--ranks", "3", *further]
+    return CliRunner().invoke(main, command)
+
+
+def test_the_doctor_says_what_communicators_read(tmp_path):
+    folder = tmp_path / "plans"
+    assert package(tmp_path, TABLE.replace("ranks = 3\nroot", "ranks = 4\nroot")).exit_code == 0
+    (folder / CODE / "sm_80").mkdir(parents=True)
+    (folder / CODE / "sm_80" / DIGESTS).write_text(digests_of("sm_80", {}))
+    result = doctor(folder)
+    lines = " ".join(result.output.split())
+    assert result.exit_code == 0, result.output
+    assert (
+        "plan 01-ring-allreduce.plan, allreduce(3 ranks, 3 chunks, out of place), 64K and" in lines
+    )
+    assert "not 02-flat-gather.plan: it is for gather(4 ranks" in lines
+    assert "kernels/sm_80 0 kernels" in lines
+    assert "NVRTC" in lines
+    assert "driver" in lines
+    flip(folder / CODE / "sm_80" / DIGESTS)
+    (folder / "01-ring-allreduce.plan").write_bytes(b"")
+    result = doctor(folder, "--json")
+    said = json.loads(result.output)
+    assert (result.exit_code, said["ok"]) == (1, False)
+    assert [one["code"] for one in said["diagnostics"]] == ["F550", "N653"]
+    assert "needs --ranks" in CliRunner().invoke(main, ["doctor", ".", "--target", "sley"]).output
+    assert doctor(folder, "--size", "1K").exit_code == 2
+
+
+def flip(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+DAMAGES: list[tuple[Callable[[Path, Path], object], str]] = [
+    (lambda place, file: flip(file), "another one"),
+    (lambda place, file: file.write_bytes(b""), "another one"),
+    (lambda place, file: file.unlink(), "No such file"),
+    (lambda place, file: (file.unlink(), os.mkfifo(file)), "not a regular file"),
+    (lambda place, file: (place / DIGESTS).unlink(), "No such file"),
+    (lambda place, file: flip(place / DIGESTS), "TOML"),
+    (lambda place, file: (place / DIGESTS).write_text("sley = 1"), "a string"),
+    (lambda place, file: (place / DIGESTS).write_text('sley = "0.1"'), "sley = '0.1'"),
+    (lambda place, file: place.rename(place.parent / "sm_90"), "arch = 'sm_80'"),
+    (lambda place, file: place.parent.rename(place.parents[1] / "x"), ""),
+    (lambda place, file: (flip(file), place.rename(place.parent / "sm_70")), "sm_70"),
+]
+
+
+@pytest.mark.parametrize(("damage", "found"), DAMAGES)
+def test_damaged_machine_code_is_told(tmp_path, damage, found):
+    """The driver would take it as it is."""
+    place = tmp_path / CODE / "sm_80"
+    place.mkdir(parents=True)
+    code = {f"{name}.cubin": name.encode() * 99 for name in "ab"}
+    (place / DIGESTS).write_text(digests_of("sm_80", code))
+    for name, content in code.items():
+        (place / name).write_bytes(content)
+    assert code_in(tmp_path, (8, 6)) == code
+    damage(place, place / "b.cubin")
+    if not found:
+        assert code_in(tmp_path, (8, 6)) == {}
+        return
+    with pytest.raises(sley.SleyError) as caught:
+        code_in(tmp_path, (9 if "arch" in found else 8, 0))
+    assert caught.value.code == ("K502" if found == "sm_70" else "N653")
+    assert found in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,22 @@ def test_more_numbers_than_a_call_can_have_are_refused() -> None:
     count = 2 * most * 256 // 4
     assert tables.cut(4, count)["tiles"] == most
     more = f"at most {most} tiles", f"{most + 1} tiles"
-    refused("R503", lambda: tables.cut(4, count + 8), *more)
+    refused("R503", lambda: tables.cut(4, count + 8), *more, "slot_bytes")
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128", "Direct"])
+@pytest.mark.parametrize("name", ["one-step-allreduce", "ring-allreduce"])
+def test_calls_of_more_than_4_gib_are_cut_whole(name: str, protocol: str) -> None:
+    plan = plan_of(name, protocol=protocol)
+    tables, chunks = interpreted(plan).links.tables[0], plan.collective.chunks
+    for item in (1, 8):
+        for count in (2**31 - 1, 2**31, 2**32 + 1):
+            cut = tables.cut(item, count)
+            units = -(-count * item // 16)
+            assert cut["chunk"] == (count if chunks == 1 else -(-units // chunks) * 16 // item)
+            assert (cut["tiles"] - 1) * cut["tile"] < cut["chunk"] <= cut["tiles"] * cut["tile"]
+            scratch = [cut["chunk"] * item * number for number in plan.scratch_chunks.tolist()]
+            assert tables.scratch_bytes(item, count) == scratch
 
 
 @pytest.mark.parametrize("devices", [[], [0], [0, 0, 0]], ids=len)

@@ -6,12 +6,14 @@ import contextlib
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 from sley.communicator.rendezvous.gather import (
+    MOST_RANKS,
     Deadline,
     Member,
     Timely,
@@ -30,8 +32,6 @@ from sley.ir.words import is_integer
 
 _SECRET_BYTES = 32
 _JOB_DIGITS = 32
-
-_MOST_RANKS = 1 << 16
 
 _VERSION = version("sley")
 """Looked up once: it takes as long as half a rendezvous."""
@@ -124,14 +124,11 @@ def bootstrap(
     """
     environ = os.environ if environ is None else instance(environ, Mapping, "environ")
     deadline = Deadline.after(timeout_s)
-    _check(store, rank, ranks, name)
-    what = f"communicator {name!r}"
-    # MPI allows its calls in certain threads only, and those of its store don't wait.
-    timely = store if isinstance(store, MpiStore) else Timely(store, deadline)
-    member = Member(timely, rank, ranks, Process.here(environ), what)
+    member = _member(store, rank, ranks, name, environ, deadline)
+    what = member.what
     settings = {"sley": _VERSION, **(agreed or {})}
     with contextlib.ExitStack() as opened:
-        start = f"{_topic(name)}/start"
+        start = _start(name)
         spare = opened.enter_context(spare_descriptor())
 
         def tell(error: SleyError) -> None:
@@ -160,6 +157,36 @@ def bootstrap(
     return Rendezvous(member, name, secret, descriptions, deadline)
 
 
+def decline(
+    store: Store,
+    rank: int,
+    ranks: int,
+    error: SleyError,
+    *,
+    name: str,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Replaces `bootstrap`, of which it has the arguments: tells the other ranks why this one can't
+    come, so that they raise N608 instead of waiting. Takes up to gather.GRACE_S."""
+    environ = os.environ if environ is None else environ
+    member = _member(store, rank, ranks, name, environ, Deadline(time.monotonic()))
+    refuse(member, _start(name), error)
+
+
+def _member(
+    store: Store,
+    rank: int,
+    ranks: int,
+    name: str,
+    environ: Mapping[str, str],
+    deadline: Deadline,
+) -> Member:
+    _check(store, rank, ranks, name)
+    # MPI allows its calls in certain threads only, and those of its store don't wait.
+    timely = store if isinstance(store, MpiStore) else Timely(store, deadline)
+    return Member(timely, rank, ranks, Process.here(environ), f"communicator {name!r}")
+
+
 def job_of(secret: bytes) -> str:
     """The public name of the job with a secret, which doesn't reveal the secret."""
     return hashlib.sha256(b"job" + secret).hexdigest()[:_JOB_DIGITS]
@@ -167,6 +194,10 @@ def job_of(secret: bytes) -> str:
 
 def _topic(name: str) -> str:
     return f"sley/{name}"
+
+
+def _start(name: str) -> str:
+    return f"{_topic(name)}/start"
 
 
 def _exchange_descriptions(
@@ -179,7 +210,7 @@ def _exchange_descriptions(
         parts = [value.partition(b"\n") for value in values]
         secret = bytes.fromhex(parts[0][0].decode())
         return secret, tuple(Description.decode(description) for _, _, description in parts)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise N605.error(
             expected="descriptions of ranks", found="something else in the store"
         ) from None
@@ -200,16 +231,16 @@ def _check(store: Any, rank: Any, ranks: Any, name: Any) -> None:
 
 def check_place(rank: Any, ranks: Any) -> None:
     """Refuses a rank that is not below the number of ranks. Errors: N603."""
-    if not (is_integer(rank) and is_integer(ranks) and 0 <= rank < ranks <= _MOST_RANKS):
+    if not (is_integer(rank) and is_integer(ranks) and 0 <= rank < ranks <= MOST_RANKS):
         raise N603.error(
-            expected=f"a rank from 0 on, below the number of ranks, which is at most {_MOST_RANKS}",
+            expected=f"a rank from 0 on, below the number of ranks, which is at most {MOST_RANKS}",
             found=f"rank {rank!r} of {ranks!r}",
         )
 
 
 def _check_agreement(descriptions: Sequence[Description], what: str) -> None:
     first = descriptions[0].agreed
-    for key in sorted({key for one in descriptions for key in one.agreed}):
+    for key in dict.fromkeys(key for one in descriptions for key in one.agreed):
         others = [r for r, one in enumerate(descriptions) if one.agreed.get(key) != first.get(key)]
         if others:
             raise N604.error(

@@ -18,7 +18,7 @@ from uuid import uuid4
 from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
 from sley.engine.limits import check_timeout
-from sley.errors import SleyError, diagnostic_from_json
+from sley.errors import Diagnostic, SleyError, diagnostic_from_json
 from sley.errors.aside import LateError, within
 from sley.errors.communicator import N601, N603, N604, N605, N608
 
@@ -35,6 +35,8 @@ _PAUSE_S = 0.001
 
 _PROTOCOL = 1
 """The number of the messages' format, raised when it changes."""
+
+MOST_RANKS = 1 << 16
 
 _NAMED = 16
 """How many ranks a message names."""
@@ -129,31 +131,52 @@ def refuse(member: Member, topic: str, error: SleyError) -> None:
 
 
 @dataclass(frozen=True)
-class _Message:
-    """A header of plain values, and bytes."""
+class _Claim:
+    """What a rank says to rank 0. token: of this attempt. failure: why it can't continue."""
 
-    header: Mapping[str, Any]
-    body: bytes = b""
+    token: str
+    ranks: int
+    process: Process
+    failure: Diagnostic | None
+    value: bytes
 
     def encode(self) -> bytes:
-        return json.dumps({"protocol": _PROTOCOL, **self.header}).encode() + b"\0" + self.body
+        return _encoded(
+            self.failure,
+            self.value,
+            token=self.token,
+            ranks=self.ranks,
+            process=asdict(self.process),
+        )
 
     @classmethod
-    def decode(cls, data: bytes) -> _Message:
-        head, _, body = data.partition(b"\0")
-        try:
-            header = json.loads(head)
-            protocol = header["protocol"]
-        except (ValueError, TypeError, KeyError):
-            raise N605.error(
-                expected="messages of sley in the store", found=f"{data[:40]!r}"
-            ) from None
-        if protocol != _PROTOCOL:
-            raise N604.error(
-                expected=f"messages of format {_PROTOCOL}, as this version of sley writes them",
-                found=f"format {protocol}",
-            )
-        return cls(header, body)
+    def decode(cls, data: bytes) -> _Claim:
+        def read(header: Mapping[str, Any], failure: Diagnostic | None, value: bytes) -> _Claim:
+            process = Process.from_json(header["process"])
+            return cls(str(header["token"]), int(header["ranks"]), process, failure, value)
+
+        return _decoded(data, read)
+
+
+def _encoded(failure: Diagnostic | None, body: bytes, **header: Any) -> bytes:
+    header |= {"protocol": _PROTOCOL, "failure": failure and failure.to_json()}
+    return json.dumps(header).encode() + b"\0" + body
+
+
+def _decoded(data: bytes, read: Callable[[Mapping[str, Any], Diagnostic | None, bytes], T]) -> T:
+    """What `read` makes of a message's header, failure and body. Errors: N604, N605."""
+    head, _, body = data.partition(b"\0")
+    try:
+        header = json.loads(head)
+        protocol, failure = header["protocol"], header.get("failure")
+        if protocol == _PROTOCOL:
+            return read(header, failure and diagnostic_from_json(failure), body)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        raise N605.error(expected="messages of sley in the store", found=f"{data[:40]!r}") from None
+    raise N604.error(
+        expected=f"messages of format {_PROTOCOL}, as this version of sley writes them",
+        found=f"format {protocol!r}",
+    )
 
 
 class _Gather:
@@ -163,13 +186,8 @@ class _Gather:
         self.unread: SleyError | None = None  # the error of a message that can't be decoded
 
     def run(self, value: bytes, error: SleyError | None) -> list[bytes]:
-        header = {
-            "token": uuid4().hex,
-            "ranks": self.member.ranks,
-            "process": asdict(self.member.process),
-            "failure": error and error.diagnostics[0].to_json(),
-        }
-        claim = _Message(header, value)
+        of, failure = self.member, None if error is None else error.diagnostics[0]
+        claim = _Claim(uuid4().hex, of.ranks, of.process, failure, value)
         message = claim.encode()
         try:
             self._claim(message)
@@ -188,17 +206,17 @@ class _Gather:
     def _claim(self, message: bytes) -> None:
         """Leaves this rank's message, unless another process has claimed the rank. Errors: N603."""
         present = self.store.put(self.topic, self.rank, 0, message)
-        if present != message and _process(_Message.decode(present)).is_gone():
+        if present != message and _Claim.decode(present).process.is_gone():
             self.store.delete(self.topic, self.rank, 0)  # of a killed process
             present = self.store.put(self.topic, self.rank, 0, message)
         if present != message:
-            other = _process(_Message.decode(present))
+            other = _Claim.decode(present).process
             raise N603.error(
                 expected=f"one process with rank {self.rank} of {self.member.what}",
                 found=f"{other} has that rank, and so has {self.member.process}",
             )
 
-    def _answer_of_rank_0(self, claim: _Message) -> list[bytes]:
+    def _answer_of_rank_0(self, claim: _Claim) -> list[bytes]:
         about = self._about(claim)
         data = self.store.get(about, 0, self.rank, self.deadline.left_s)
         if data is None:
@@ -208,10 +226,7 @@ class _Gather:
         if data is None:
             raise self._missing_error([0] if self._has_lost_rank_0() else absent or [0])
         self.store.delete(about, 0, self.rank)
-        answer = _Message.decode(data)
-        if answer.header["failure"]:
-            raise SleyError([diagnostic_from_json(answer.header["failure"])])
-        return _cut(answer.body, answer.header["sizes"])
+        return _decoded(data, _values)
 
     def _has_lost_rank_0(self) -> bool:
         """Whether rank 0 came, but ended before it answered this rank. It has then deleted the
@@ -219,9 +234,9 @@ class _Gather:
         if not self.store.has(self.topic, self.rank, 0):
             return True  # only rank 0 deletes this rank's message
         claim = self.store.get(self.topic, 0, 0, 0.0)
-        return claim is not None and _process(_Message.decode(claim)).is_gone()
+        return claim is not None and _Claim.decode(claim).process.is_gone()
 
-    def _collect(self, own: _Message) -> list[bytes]:
+    def _collect(self, own: _Claim) -> list[bytes]:
         claims, waiting = {0: own}, list(range(1, self.member.ranks))
         failure = self._failure(0, own)
         while waiting and failure is None and self.deadline.left_s:
@@ -232,15 +247,15 @@ class _Gather:
         if waiting and failure is None:
             failure = self._missing_error(waiting)
         if failure is None:
-            values = [claims[rank].body for rank in range(self.member.ranks)]
+            values = [claims[rank].value for rank in range(self.member.ranks)]
             sizes = [len(value) for value in values]
-            self._answer(claims, _Message({"failure": None, "sizes": sizes}, b"".join(values)))
+            self._answer(claims, _encoded(None, b"".join(values), sizes=sizes))
             self._wait_until_read(claims, Deadline.after(GRACE_S))
             return values
-        self._answer_all(claims, waiting, _Message({"failure": failure.diagnostics[0].to_json()}))
+        self._answer_all(claims, waiting, _encoded(failure.diagnostics[0], b""))
         raise failure
 
-    def _take_claims(self, waiting: list[int]) -> dict[int, _Message]:
+    def _take_claims(self, waiting: list[int]) -> dict[int, _Claim]:
         """The claims of `waiting` that have arrived, by rank; removes these ranks from `waiting`.
         Waits up to _LOOK_S for the first rank."""
         arrived = {}
@@ -249,12 +264,12 @@ class _Gather:
             if data is None:
                 continue
             try:
-                claim = _Message.decode(data)
+                claim = _Claim.decode(data)
             except SleyError as error:
                 self.unread = error
                 waiting.remove(rank)
                 continue
-            if _process(claim).is_gone():
+            if claim.process.is_gone():
                 continue  # of an earlier start: its own rank will replace it
             waiting.remove(rank)
             arrived[rank] = claim
@@ -262,13 +277,11 @@ class _Gather:
             time.sleep(_PAUSE_S)
         return arrived
 
-    def _answer_all(
-        self, claims: Mapping[int, _Message], waiting: list[int], answer: _Message
-    ) -> None:
+    def _answer_all(self, claims: Mapping[int, _Claim], waiting: list[int], answer: bytes) -> None:
         """Answers the ranks that have arrived, and for GRACE_S those that still arrive."""
         self._answer(claims, answer)
-        believed = max(int(claim.header["ranks"]) for claim in claims.values())
-        waiting += range(self.member.ranks, believed)
+        believed = max(claim.ranks for claim in claims.values())
+        waiting += range(self.member.ranks, min(believed, MOST_RANKS))
         end = Deadline.after(GRACE_S)
         while waiting and end.left_s:
             arrived = self._take_claims(waiting)
@@ -276,9 +289,8 @@ class _Gather:
             claims = {**claims, **arrived}
         self._wait_until_read(claims, end)
 
-    def _answer(self, claims: Mapping[int, _Message], answer: _Message) -> None:
+    def _answer(self, claims: Mapping[int, _Claim], answer: bytes) -> None:
         """Answers ranks: all of them, even if an exception comes between two answers (Ctrl-C)."""
-        data = answer.encode()
         problem: BaseException | None = None
         for rank, claim in claims.items():
             if rank == 0:
@@ -286,36 +298,35 @@ class _Gather:
             try:
                 # Delete the claim first: with the answer, the rank may make its next claim.
                 self.store.delete(self.topic, rank, 0)
-                self.store.put(self._about(claim), 0, rank, data)
+                self.store.put(self._about(claim), 0, rank, answer)
             except BaseException as error:
                 problem = problem or error
         if problem is not None:
             raise problem
 
-    def _wait_until_read(self, claims: Mapping[int, _Message], end: Deadline) -> None:
+    def _wait_until_read(self, claims: Mapping[int, _Claim], end: Deadline) -> None:
         """Waits until the others have read their answers: the store may end with this process."""
         for rank, claim in claims.items():
             while rank != 0 and self.store.has(self._about(claim), 0, rank) and end.left_s:
                 time.sleep(_PAUSE_S)
 
-    def _about(self, claim: _Message) -> str:
+    def _about(self, claim: _Claim) -> str:
         """The topic of a claim's answer, with its token, so that no other process takes it."""
-        return f"{self.topic}/{claim.header['token']}"
+        return f"{self.topic}/{claim.token}"
 
-    def _failure(self, rank: int, claim: _Message) -> SleyError | None:
+    def _failure(self, rank: int, claim: _Claim) -> SleyError | None:
         """Why the ranks can't continue with this one; None if they can."""
-        ranks, failure = claim.header["ranks"], claim.header["failure"]
-        if ranks != self.member.ranks:
+        why = claim.failure
+        if claim.ranks != self.member.ranks:
             return N603.error(
                 expected=f"{self.member.ranks} ranks in {self.member.what}, as on rank 0",
-                found=f"{ranks} ranks on rank {rank}",
+                found=f"{claim.ranks} ranks on rank {rank}",
             )
-        if not failure:
+        if why is None:
             return None
-        why = diagnostic_from_json(failure)
         return N608.error(
             at=why.places,
-            expected=f"rank {rank} ({_process(claim)}) to continue with {self.member.what}",
+            expected=f"rank {rank} ({claim.process}) to continue with {self.member.what}",
             found=why.rule.title,
             notes=[f"expected: {why.expected}", f"found: {why.found}", *why.notes],
             remedy=why.remedy,
@@ -342,13 +353,12 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}{more}"
 
 
-def _process(claim: _Message) -> Process:
-    return Process(**claim.header["process"])
-
-
-def _cut(body: bytes, sizes: Sequence[int]) -> list[bytes]:
+def _values(header: Mapping[str, Any], failure: Diagnostic | None, body: bytes) -> list[bytes]:
+    """The values in rank 0's answer; raises its failure."""
+    if failure is not None:
+        raise SleyError([failure])
     values, start = [], 0
-    for size in sizes:
+    for size in header["sizes"]:
         values.append(body[start : start + size])
         start += size
     return values

@@ -18,6 +18,7 @@ from sley.ir.tables import by_key
 HOST_VARIABLE = "SLEY_HOST_ID"
 """The environment variable that divides the processes of one machine into several hosts."""
 
+_MOST_PIDS = 1 << 22  # proc_sys_kernel(5)
 _STATE, _STARTED = 0, 19  # fields of /proc/PID/stat after the name; proc_pid_stat(5): 3 and 22
 
 
@@ -53,6 +54,22 @@ class Process:
             _namespace("pid"),
             os.getpid(),
             int((_stat(os.getpid()) or _NO_STAT)[_STARTED]),
+        )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Process:
+        """The process of which a message has the fields. Errors: ValueError, TypeError, KeyError or
+        OverflowError for anything else."""
+        pid = int(value["pid"])
+        if not 0 < pid < _MOST_PIDS:  # `is_gone` asks the system for it
+            raise ValueError(f"no process: {pid}")
+        return cls(
+            str(value["host"]),
+            str(value["machine"]),
+            str(value["host_name"]),
+            str(value["namespace"]),
+            pid,
+            int(value["started"]),
         )
 
     def is_gone(self) -> bool:
@@ -122,13 +139,16 @@ class Description:
 
     @classmethod
     def decode(cls, data: bytes) -> Description:
-        """Reads what `encode` wrote. ValueError, TypeError or KeyError for anything else."""
+        """Reads what `encode` wrote. Errors: as of `Process.from_json`, or RecursionError."""
         plain: Any = json.loads(data)
+        nics = tuple(Nic(nic["name"], tuple(nic["addresses"])) for nic in plain["nics"])
+        if not nics:
+            raise ValueError("no rank without an interface")
         return cls(
             int(plain["rank"]),
-            Process(**plain["process"]),
-            tuple(Nic(nic["name"], tuple(nic["addresses"])) for nic in plain["nics"]),
-            str(plain["listener"]),
+            Process.from_json(plain["process"]),
+            nics,
+            bytes.fromhex(plain["listener"]).hex(),
             dict(plain["agreed"]),
             dict(plain.get("offered", {})),  # absent in older versions
             int(plain.get("user", -1)),

@@ -2,7 +2,7 @@
 
     plans.toml              the table, with a row for each plan
     01-ring-allreduce.plan  a plan
-    kernels/sm_90/*.cubin   kernels as machine code for GPUs of an architecture
+    kernels/sm_90/*.cubin   kernels as machine code for GPUs of an architecture, and their digests
 
 `user_plans.read_folder` reads the plans, and communicators on GPUs load the kernels.
 """
@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sley.communicator.selection.kinds import kinds_of
@@ -21,7 +22,7 @@ from sley.communicator.selection.ready_plans import Capacity
 from sley.communicator.selection.user_plans import read_folder
 from sley.compiler.deployment.packages import at_final_place
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
-from sley.engine.kernels.prebuilt import CODE, file_of
+from sley.engine.kernels.prebuilt import CODE, DIGESTS, digests_of, file_of
 from sley.engine.types import DataType
 from sley.errors import Place, SleyError
 from sley.errors.runtime import R514
@@ -96,15 +97,15 @@ def _write_code(plans: Sequence[Plan], folder: Path, code: CodeRequest) -> None:
             raise R514.error(expected="an architecture such as sm_90", found=f"arch={arch!r}")
         (folder / CODE / arch).mkdir(parents=True)
     texts = list(dict.fromkeys(text for plan in plans for text in _texts(plan, code)))
-
-    def compile_one(arch: str, text: str) -> None:
-        write_file(folder / CODE / arch / file_of(text, ".cubin"), compile_text(text, arch).cubin)
-
-    tasks = [(arch, text) for arch in code.archs for text in texts]
     # The compiler needs seconds for each, without Python's lock.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for _ in pool.map(compile_one, *zip(*tasks, strict=True)) if tasks else ():
-            pass
+        made = {arch: pool.map(partial(compile_text, arch=arch), texts) for arch in code.archs}
+    for arch, compiled in made.items():
+        names = (file_of(text, ".cubin") for text in texts)
+        contents = {name: one.cubin for name, one in zip(names, compiled, strict=True)}
+        write_file(folder / CODE / arch / DIGESTS, digests_of(arch, contents))
+        for name, cubin in contents.items():
+            write_file(folder / CODE / arch / name, cubin)
 
 
 def _texts(plan: Plan, code: CodeRequest) -> Iterator[str]:

@@ -227,7 +227,15 @@ def _rows(folder: str | os.PathLike[str]) -> list[PlanRow]:
     for row in rows:
         _check_row(row, path.parent, files)
     named = {Path(file_and_name(row.recipe.name)[0]) for row in rows}
-    return [*rows, *(PlanRow(Recipe(str(file))) for file in files if file not in named)]
+    found = [*rows, *(PlanRow(Recipe(str(file))) for file in files if file not in named)]
+    if not found:
+        raise N653.error(
+            at=Place(str(folder)),
+            expected="a folder with plans or programs, or a plans.toml that names some",
+            found="none of them",
+            remedy="Give the path of such a folder, or leave SLEY_PLAN_DIR out.",
+        )
+    return found
 
 
 def _check_row(row: PlanRow, folder: Path, files: Sequence[Path]) -> None:

@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_driver import TEXT, UNKNOWN, FakeDriver, refused
+from sley.cli import main
 from sley.engine.devices.cuda import CudaDevice, compiler, driver
 from sley.engine.devices.device import Memory
 from sley.engine.devices.device_ranks import DeviceRanks
@@ -44,6 +46,26 @@ def test_devices_have_a_name_an_identity_and_an_architecture(device: CudaDevice)
 def test_a_device_that_is_not_there_is_refused(fake: FakeDriver, ordinal: int) -> None:
     error = refused("K510", CudaDevice.open, ordinal)
     assert "from 0 to 1" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [(0, "between all GPUs"), (217, "not from 0 to 1, 1 to 0")],  # PEER_ACCESS_UNSUPPORTED
+)
+def test_the_doctor_describes_the_gpus(
+    fake: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, found: str
+) -> None:
+    monkeypatch.setattr(CudaDevice, "open", CudaDevice)
+    fake.fail("cuCtxEnablePeerAccess", error)
+    command = ["doctor", str(tmp_path), "--target", "sley", "--ranks", "2"]
+    lines = " ".join(CliRunner().invoke(main, command).output.split())
+    for words in (
+        "driver for CUDA ",
+        "cuda:1 Stand-in (device 1), compute capability 9.0, no prebuilt kernels",
+        f"peer access {found}",
+        "N653",
+    ):
+        assert words in lines, lines
 
 
 @pytest.mark.parametrize(("number", "code"), [(100, "K510"), (3, "K501"), (803, "K501")])

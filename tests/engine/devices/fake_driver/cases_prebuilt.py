@@ -245,7 +245,9 @@ def test_a_folder_of_plans_has_code_of_its_own(
     def folder(arch: str, code: bytes) -> Path:
         made = tmp_path / f"plans-{arch}" / prebuilt.CODE / arch
         made.mkdir(parents=True)
-        (made / prebuilt.file_of(generated, ".cubin")).write_bytes(code)
+        name = prebuilt.file_of(generated, ".cubin")
+        (made / name).write_bytes(code)
+        (made / prebuilt.DIGESTS).write_text(prebuilt.digests_of(arch, {name: code}))
         return made.parent.parent
 
     code = file.read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,9 +20,9 @@ from sley.engine.devices.device import (
     Program,
     Window,
 )
-from sley.engine.kernels.prebuilt import CODE, architectures, code_in, has_prebuilt, prebuilt
-from sley.errors import Diagnostic, Place, SleyError, counted, shortened
-from sley.errors.devices import K502, K509, K510
+from sley.engine.kernels.prebuilt import code_in, file_of, has_prebuilt, prebuilt
+from sley.errors import Diagnostic, SleyError, counted
+from sley.errors.devices import K509, K510
 
 _LEGACY_STREAM = 1  # cuda.h: CU_STREAM_LEGACY
 
@@ -34,7 +33,8 @@ _MULTICAST = (12, 1)
 class CudaDevice(Device):
     """A GPU of this process, in its primary context, which PyTorch and CuPy use too.
 
-    uuid: identifies the hardware, equal in every process. native: the device in C++
+    uuid: identifies the hardware, equal in every process. capability: its compute capability.
+    has_prebuilt: whether the installed package has kernels for it. native: the device in C++
     (`native/devices`). Made by `CudaDevice.open`.
     """
 
@@ -54,18 +54,19 @@ class CudaDevice(Device):
         self.identity = self.native.identity
         self.uuid = uuid.UUID(bytes=self.identity)
         self.blocks = self.multiprocessors = self.native.multiprocessors
-        self._has_prebuilt = has_prebuilt(driver.driver_version(), self.native.capability)
-        if not self._has_prebuilt:
+        self.capability = self.native.capability
+        self.has_prebuilt = has_prebuilt(driver.driver_version(), self.capability)
+        if not self.has_prebuilt:
             _ = self.arch  # raises what the first call would
-        self._modules: dict[bytes, int] = {}
-        self._folders: list[Path] = []
+        self._modules: dict[str, int] = {}
+        self._code: dict[str, bytes] = {}
 
     @cached_property
     def arch(self) -> str:
         """The architecture to compile for. K501 without NVRTC, K502 if the driver is too old for
         its code, or if it doesn't know the GPU."""
         driver.check_versions(compiler.version())
-        return compiler.architecture(*self.native.capability)
+        return compiler.architecture(*self.capability)
 
     @staticmethod
     @cache
@@ -159,43 +160,29 @@ class CudaDevice(Device):
     def _module(self, text: str) -> int:
         module = self._prebuilt(text)
         if module is None:
-            module = self._modules[_digest(text)] = self.native.load(compiled(text, self.arch))
+            module = self._modules[_key(text)] = self.native.load(compiled(text, self.arch))
         return module
 
     def read_code(self, folder: Path) -> Diagnostic | None:
         """See `Device.read_code`."""
-        here = folder / CODE
-        if not here.is_dir():
-            return None
-        if folder not in self._folders:
-            self._folders.append(folder)
-        found, (major, minor) = sorted(each.name for each in here.iterdir()), self.native.capability
-        if {*architectures(major, minor)} & {*found}:
-            return None
-        return K502.diagnostic(
-            at=Place(str(here)),
-            expected=f"machine code for compute capability {major}.{minor}",
-            found=", ".join(shortened(found)) or "none",
-            remedy=f"Write the folder with `sley package --arch sm_{major}{minor}`, or leave the "
-            "code out: kernels are then compiled where they run.",
-        )
+        try:
+            code = code_in(folder, self.capability)
+        except SleyError as error:
+            return error.diagnostics[0]
+        self._code |= {name: code for name, code in code.items() if name not in self._modules}
+        return None
 
     def _prebuilt(self, text: str) -> int | None:
         """The module of a text's kernels that were compiled ahead, or loaded before. Kernels for
         other GPUs are as none; any other error of loading them compiled ones have, too."""
-        key = _digest(text)
-        code = None if key in self._modules else self._code_ahead(text)
-        if code is not None:
+        key = _key(text)
+        if key not in self._modules:
+            code = self._code.pop(key, None) or (prebuilt(text) if self.has_prebuilt else None)
             with suppress(SleyError):
-                self._modules[key] = self.native.load(code)
+                if code is not None:
+                    self._modules[key] = self.native.load(code)
         return self._modules.get(key)
 
-    def _code_ahead(self, text: str) -> bytes | None:
-        for folder in self._folders:
-            if code := code_in(folder, self.native.capability, text):
-                return code
-        return prebuilt(text) if self._has_prebuilt else None
 
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+def _key(text: str) -> str:
+    return file_of(text, ".cubin")
