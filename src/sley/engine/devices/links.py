@@ -109,13 +109,13 @@ class LinkSet(LinkLayout):
                 for rank, array in arrays.items()
             }
             self.wait()
-        return self._links.register({r: (v.address, v.size_bytes) for r, v in views.items()})
+        return self.native.register({r: (v.address, v.size_bytes) for r, v in views.items()})
 
     def deregister(self, number: int) -> None:
         """Ends a registration; the rest as for `register`, and R503 if processes name others."""
         with self.ranks.telling():
             self.wait()
-        self._links.deregister(number)
+        self.native.deregister(number)
 
     def check(self) -> None:
         """Raises K508 if a block timed out, R508 if one did earlier or if the links are closed;
