@@ -34,7 +34,8 @@ std::uint16_t MemoryIndex::add(std::uint64_t address, std::uint64_t bytes,
     const auto number = static_cast<std::uint16_t>(rows_.size() / ranks_);
     add_row(shifts);
     const std::lock_guard<std::mutex> held(lock);
-    pieces_.insert(pieces_.begin() + behind(address), {address, bytes, number});
+    pieces_.insert(pieces_.begin() + behind(address), {address, bytes, number, 0});
+    measure();
     return number;
 }
 
@@ -43,6 +44,7 @@ void MemoryIndex::remove(std::uint16_t number) {
         const std::lock_guard<std::mutex> held(lock);
         const auto is_it = [number](const Piece& piece) { return piece.number == number; };
         pieces_.erase(std::remove_if(pieces_.begin(), pieces_.end(), is_it), pieces_.end());
+        measure();
     }
     const std::size_t first = number * ranks_;
     std::fill_n(rows_.begin() + static_cast<std::ptrdiff_t>(first), ranks_, layout::kHidden);
@@ -69,7 +71,7 @@ std::vector<int> MemoryIndex::readers(std::uint16_t number) const {
 void MemoryIndex::add_scratch(int rank, std::uint64_t address, std::uint64_t bytes, bool all_read) {
     const std::lock_guard<std::mutex> held(lock);
     auto& made = own_.at(rank).scratch;
-    made.insert(all_read ? made.begin() : made.end(), {address, bytes, 0});
+    made.insert(all_read ? made.begin() : made.end(), {address, bytes, 0, 0});
 }
 
 void MemoryIndex::free() {
@@ -86,9 +88,11 @@ std::uint64_t MemoryIndex::table(const Device& device) const {
 
 std::uint16_t MemoryIndex::number(int rank, std::uint64_t address, std::uint64_t bytes) const {
     if (bytes == 0) return 0;
-    if (const auto next = behind(address); next > 0) {
-        const auto& piece = pieces_[static_cast<std::size_t>(next) - 1];
+    // Mostly pieces don't overlap, and the search ends with the first one.
+    for (auto k = static_cast<std::size_t>(behind(address)); k > 0; --k) {
+        const auto& piece = pieces_[k - 1];
         if (address + bytes <= piece.address + piece.bytes) return piece.number;
+        if (address + bytes > piece.reach) break;
     }
     const auto* own = own_.at(rank).device;
     return std::all_of(places_.begin(), places_.end(), [&](const Place& place) {
@@ -99,6 +103,13 @@ std::uint16_t MemoryIndex::number(int rank, std::uint64_t address, std::uint64_t
 std::ptrdiff_t MemoryIndex::behind(std::uint64_t address) const {
     const auto is_behind = [](std::uint64_t at, const Piece& piece) { return at < piece.address; };
     return std::upper_bound(pieces_.begin(), pieces_.end(), address, is_behind) - pieces_.begin();
+}
+
+void MemoryIndex::measure() {
+    std::uint64_t reach = 0;
+    for (auto& piece : pieces_) {
+        piece.reach = reach = std::max(reach, piece.address + piece.bytes);
+    }
 }
 
 std::optional<std::uint64_t> MemoryIndex::scratch(int rank, std::uint64_t bytes) const {

@@ -58,6 +58,7 @@ private:
     struct Piece {
         std::uint64_t address, bytes;
         std::uint16_t number;
+        std::uint64_t reach;  // where this one and those before it end at the latest
     };
     struct Own {
         Device* device;
@@ -65,6 +66,7 @@ private:
     };
 
     std::ptrdiff_t behind(std::uint64_t address) const;  // the number of the first piece behind it
+    void measure();  // `reach` of all pieces
     // Gives the devices a row, in a larger table if the present one is full.
     void add_row(const std::vector<std::uint64_t>& shifts);
 

@@ -56,6 +56,8 @@ Registration Registrations::add(const std::map<int, Span>& arrays) {
                     const auto there = row[static_cast<std::size_t>(rank)];
                     shifts.push_back(there == layout::kHidden ? there : there - offer.address);
                 }
+                const auto hidden = std::count(shifts.begin(), shifts.end(), layout::kHidden);
+                if (static_cast<std::size_t>(hidden) + 1 == shifts.size()) continue;
                 added.at({rank, number}).row = index_->add(offer.address, offer.bytes, shifts);
             }
         });

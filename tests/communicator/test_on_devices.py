@@ -286,9 +286,9 @@ def test_memory_that_one_rank_cannot_register_is_refused_on_all(
 
     on_all(three, register)
     assert [found[rank].readers for rank in range(3)] == [(), (0, 2), (0, 1)]
-    other = Registration(found[0].number + 1, ())
-    ended = [other if comm.rank == 1 else found[0] for comm in three]
-    assert codes(three, lambda c: c.deregister(ended[c.rank])) == ["R503"] * RANKS
+    for other in (Registration(found[0].number + 1, ()), None):
+        ended: list[Any] = [other if comm.rank == 1 else found[0] for comm in three]
+        assert codes(three, lambda c, ended=ended: c.deregister(ended[c.rank])) == ["R503"] * RANKS
     for codes_found in ([""] * RANKS, ["R503"] * RANKS):
         assert codes(three, lambda c: c.deregister(found[c.rank])) == codes_found
 

@@ -260,7 +260,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     def register(self, array: Any) -> Registration:
         """Lets the other ranks read the caller's memory in place: calls then send any part of it
         without a copy, with the direct protocol. All ranks call it, each with an array of any size,
-        and it waits until no call is under way; in a capture it is refused.
+        and it waits until no call is under way; in a capture of calls it is refused.
 
         Peers map the whole allocation behind an array, once for all registrations in it, until the
         last of these ends, by `deregister` or `close`: only then may it be freed. Messages from
@@ -276,8 +276,9 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     def deregister(self, registration: Registration) -> None:
         """Ends a registration. All ranks call it, for the same one. Calls that were captured stay
         right: they send the memory through slots. Errors: K514, K518; R503 for different ones."""
+        number = registration.number if isinstance(registration, Registration) else 0
         with self._lock, self._noting():
-            self._open_core().links.deregister(registration.number)
+            self._open_core().links.deregister(number)
 
     def all_reduce(
         self,

@@ -19,6 +19,7 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Settings, ThreadsDevice
 from support.devices.device_calls import Call, small_slots, threads
+from support.devices.linked_plans import used_slots
 from support.generators.examples import examples
 from support.generators.random_plans import PlanMaker
 from support.processes.process_ranks import Meeting, Order, apart, numbers, run, together
@@ -167,17 +168,7 @@ def test_processes_need_not_agree_about_their_arrays(data: st.DataObject) -> Non
 
 def staged(ons: Sequence[Executor]) -> set[tuple[int, int]]:
     """The connections, by source and destination, in whose slots there is something."""
-    found = set()
-    for on in ons:
-        links, c = on.links, on.links.kernels[0].operands.connections
-        at = links.boxes.slots[sley.Protocol.SIMPLE][links.boxes.rows(c)]
-        slots = np.empty(links.slots_bytes[sley.Protocol.SIMPLE], np.uint8)
-        for src, dst, first in zip(c.src.tolist(), c.dst.tolist(), at.tolist(), strict=True):
-            if dst in on.ranks:
-                links.ranks.devices[dst].read(links.mailboxes[dst], first, slots)
-                if slots.any():
-                    found.add((src, dst))
-    return found
+    return {pair for on in ons for pair in used_slots(on.links)}
 
 
 def test_only_messages_that_the_receiver_cannot_read_are_in_slots() -> None:
@@ -196,14 +187,16 @@ def test_only_messages_that_the_receiver_cannot_read_are_in_slots() -> None:
 
 
 def test_registered_arrays_are_read_in_place() -> None:
-    """Those of the caller, by the ranks of one process; each is another part of its memory."""
+    """Those of the caller, by the ranks of one process: at other places in each rank's memory, of
+    which a part is registered before, for itself."""
     plan = sley.compile(build("all-pairs-alltoall", ranks=3, in_place=False), protocol="direct")
     ons = apart(plan, [[0], [1], [2]], engine=Engine.INTERPRETED)
     memory = [np.zeros(100 + rank, np.int64) for rank in range(3)]
-    given = [memory[rank][rank * 7 :][:30] for rank in range(3)]
+    given = [memory[rank][rank * 7 + 20 :][:30] for rank in range(3)]
     readers, numbers = dict[int, list[int]](), dict[int, int]()
 
     def register(rank: int) -> None:
+        ons[rank].links.register({rank: memory[rank][20:25]})
         own = memory[rank] if rank < 2 else memory[rank][:30]  # not all that it sends
         numbers[rank], found = ons[rank].links.register({rank: own})
         readers.update(found)

@@ -69,3 +69,17 @@ def _slots_of_ll(links: LinkSet) -> Iterator[tuple[Device, Memory, int, int]]:
             for rank, at in zip(c.dst.tolist(), slots.tolist(), strict=True):
                 memory, slot_bytes = links.mailboxes[rank], loaded.wiring.slot_bytes
                 yield links.ranks.devices[rank], memory, at, slot_bytes
+
+
+def used_slots(links: LinkSet, number: int = 0) -> set[tuple[int, int]]:
+    """The connections of a plan to ranks of this process, by source and destination, in whose
+    slots, not of LL, there is something."""
+    found, c = set(), links.kernels[number].operands.connections
+    at = links.boxes.slots[sley.Protocol.SIMPLE][links.boxes.rows(c)]
+    slots = np.empty(links.slots_bytes[sley.Protocol.SIMPLE], np.uint8)
+    for src, dst, first in zip(c.src.tolist(), c.dst.tolist(), at.tolist(), strict=True):
+        if dst in links.mailboxes:
+            links.ranks.devices[dst].read(links.mailboxes[dst], first, slots)
+            if slots.any():
+                found.add((src, dst))
+    return found

@@ -20,14 +20,16 @@ from typing import Any
 
 import numpy as np
 
+import sley
+from sley.algorithms import build
 from sley.communicator import DeviceCommunicator, FolderStore
 from sley.communicator import Settings as CallSettings
+from sley.communicator.calls import kind_number
 from sley.engine.devices import Device, Engine, Settings
 from sley.engine.devices.device import Memory
 from sley.formats.files import save
-from sley.ir.words import Protocol
 from support.devices.device_calls import current, threads
-from support.devices.gpu_plans import ring
+from support.devices.linked_plans import used_slots
 
 HERE = Path(__file__).parent
 COUNT = 100_003
@@ -40,7 +42,8 @@ def check_registered(
     """The ranks that read the memory of each rank in place; all sums are right. one_each: whether
     each process sees only the GPU with its rank's number."""
     (folder / "plans").mkdir()
-    save(ring(len(memory), Protocol.DIRECT), folder / "plans" / "ring.plan")
+    plan = build("all-pairs-allreduce", ranks=len(memory), in_place=True)  # sends what is in arrays
+    save(sley.compile(plan, protocol="direct"), folder / "plans" / "pairs.plan")
     path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(HERE / "registered_ranks.py"), device]
     processes = [
@@ -63,7 +66,10 @@ def check_registered(
             process.kill()
             process.wait()
     assert [end["wrong"] for end in ends] == [0] * len(memory)
-    return [end["readers"] for end in ends]
+    readers = [end["readers"] for end in ends]
+    for rank, end in enumerate(ends):
+        assert sorted(end["staged"]) == [one for one in end["senders"] if rank not in readers[one]]
+    return readers
 
 
 def _memory(device: Any, kind: str, size_bytes: int) -> tuple[int, object]:
@@ -117,7 +123,7 @@ class Rank:
             device,
             settings=CallSettings(plan_dir=folder / "plans", plan_dir_strict=True),
             kernels=Settings(Engine.INTERPRETED, slot_bytes=1024, timeout_s=60),
-            types=["int32"],
+            types=[],  # only what is called is compiled
         )
         first = 5 + 1000 * rank
         address, owner = _memory(self.comm.device, memory[rank], 4 * (first + COUNT + rank))
@@ -148,12 +154,18 @@ def main(name: str, rank: int, folder: Path, calls: int, memory: Sequence[str]) 
         assert comm.register(beyond).readers == ()
     outcome = own.wrong(call, calls)
     ways = [call] if name == "threads" else [call, _captured(comm.device, call)]
+    core = comm._core
+    assert core is not None
+    number = core.calls.plan_of(kind_number("all_reduce"), True, 0, 4 * COUNT)
+    c = core.links.kernels[number].operands.connections
+    slots = {"senders": sorted(set(c.src[c.dst == rank].tolist()))}
+    slots["staged"] = [src for src, _ in used_slots(core.links, number)]
     for registration in (first, second):
         outcome += sum(own.wrong(way, 5) for way in ways)
         comm.deregister(registration)
     outcome += sum(own.wrong(way, 5) for way in ways)
     comm.close()
-    return {"readers": first.readers, "wrong": outcome}
+    return {"readers": first.readers, "wrong": outcome, **slots}
 
 
 if __name__ == "__main__":
