@@ -196,7 +196,7 @@ def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching
 
 @pytest.mark.parametrize(
     ("protocol", "apart", "together"),
-    [("Simple", 256, 32), ("LL128", 128, 64), ("Direct", 256, 32)],
+    [("Simple", 256, 32), ("LL", 64, 16), ("LL128", 128, 64), ("Direct", 256, 32)],
 )
 def test_slots_share_the_cache_of_their_device(protocol: str, apart: int, together: int) -> None:
     """Slots of a ring of 8 ranks with 16 blocks each, in KiB: on a device each, and all on one."""

@@ -80,6 +80,13 @@ class _RangePlan:
     ready: ReadyPlan | None = None
 
 
+_Made: TypeAlias = tuple[Plan, str, bytes]
+"""A plan, its origin and its digest."""
+
+_OF_DEVICES: dict[str, _Made] = {}
+"""The library's plans for devices, by recipe: communicators of a process all need some hundred."""
+_MOST_PLANS = 4096
+
 _KindTable: TypeAlias = tuple[list[float], list[_RangePlan]]
 """The ranges of one kind of call, after the last size of each; infinity for the last range."""
 
@@ -123,7 +130,7 @@ class Plans:
         self._capacity = Capacity(len(hosts.host), slots, channels)
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool, int], _KindTable] = {}
-        self._plans: dict[str, tuple[Plan, str, bytes]] = {}
+        self._plans = dict[str, _Made]() if devices is None else _OF_DEVICES
         self.on_registration: Callable[[], None] | None = None
         self._given: dict[int, ReadyPlan] = {}
         self._registered: list[ReadyPlan] = []
@@ -427,10 +434,14 @@ class Plans:
         """The plan of a row's recipe, compiled or loaded once, whatever the tile is."""
         started, recipe = time.perf_counter(), row.recipe
         key = replace(recipe, tile=1.0).key
-        if key not in self._plans:
+        made = self._plans.get(key)
+        if made is None:
             plan, is_cached = self._compiled(recipe, key, is_own=tuned is None)
-            self._plans[key] = plan, "disk" if is_cached else "compiled", digest(plan)
-        plan, origin, own = self._plans[key]
+            made = plan, "disk" if is_cached else "compiled", digest(plan)
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = made
+        plan, origin, own = made
         if recipe.tile != 1:  # the ranks must agree on the tile too
             own = hashlib.sha256(own + repr(recipe.tile).encode()).digest()[: len(own)]
         took = (time.perf_counter() - started) * 1e3
