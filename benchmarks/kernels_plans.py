@@ -41,15 +41,20 @@ class Case:
 
 
 @cache
-def case(algorithm: str, ranks: int, protocol: Protocol, blocks: int) -> Case:
-    """An AllReduce in place with the most instances that need at most `blocks` blocks on a rank."""
-    one = _compiled(algorithm, ranks, protocol, 1)
+def case(
+    algorithm: str, ranks: int, protocol: Protocol, blocks: int, slots: int | None = None
+) -> Case:
+    """An AllReduce in place with the most instances that need at most `blocks` blocks on a rank.
+    slots: by default the protocol's."""
+    one = _compiled(algorithm, ranks, protocol, 1, slots)
     instances = max(1, blocks // one.blocks_per_rank)
-    return Case(algorithm, _compiled(algorithm, ranks, protocol, instances))
+    return Case(algorithm, _compiled(algorithm, ranks, protocol, instances, slots))
 
 
-def _compiled(algorithm: str, ranks: int, protocol: Protocol, instances: int) -> sley.Plan:
-    options: dict[str, Any] = {"protocol": protocol, "instances": instances}
+def _compiled(
+    algorithm: str, ranks: int, protocol: Protocol, instances: int, slots: int | None
+) -> sley.Plan:
+    options: dict[str, Any] = {"protocol": protocol, "instances": instances, "slots": slots}
     if algorithm == HM:
         program = build("hm-allreduce", nodes=2, gpus=ranks // 2, in_place=True)
         options |= {"schedule": "hpds", "allocate": "state"}

@@ -9,11 +9,11 @@ next begins, with a line before it that names it: so the file says how far a run
 hung. DIR, by default benchmarks/results, also gets a log of each step. A step that fails doesn't
 stop the later ones, unless the device no longer answers.
 
-Two further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
+Three further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
 or a network (it needs scikit-build-core, nanobind, CMake, Ninja and a C++17 compiler); `measure`
-runs all of kernels.py. The script needs sley's requirements (numpy, click, rich),
-cuda-bindings and NVRTC, pytest and hypothesis. It uses PyTorch, CuPy,
-pytest-xdist, compute-sanitizer and NCCL if they are there.
+runs all of kernels.py; `slots` compares numbers and sizes of slots, in seconds. The script needs
+sley's requirements (numpy, click, rich), cuda-bindings and NVRTC, pytest and hypothesis. It uses
+PyTorch, CuPy, pytest-xdist, compute-sanitizer and NCCL if they are there.
 """
 
 from __future__ import annotations
@@ -180,6 +180,7 @@ def _all_kernels(run: Run) -> list[str]:
 FURTHER = (
     Step("build", 600, lambda _: [*_INSTALL, "--target", str(BUILT), "."]),
     Step("measure", 600, _all_kernels),
+    Step("slots", 30, _bounded("slots")),
 )
 
 
@@ -267,7 +268,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--most-bytes", type=int, default=64 << 20, help="of a rank's array")
     parser.add_argument("--slowness", type=float, default=1.0, help="a factor of all deadlines")
     options = parser.parse_args(arguments)
-    known = {step.name: step for step in (FURTHER[0], *STEPS, FURTHER[1])}
+    known = {step.name: step for step in (FURTHER[0], *STEPS, *FURTHER[1:])}
     chosen = options.only or [step.name for step in STEPS]
     unknown = set(chosen) - set(known)
     if unknown:

@@ -28,12 +28,13 @@ TYPES = ("float32", "bfloat16")
 CALLS = 5
 
 
-def _timed(call: Call, size_bytes: int) -> Mapping[str, Any]:
+def timed(call: Call, size_bytes: int, ranks: int = RANKS) -> Mapping[str, Any]:
+    """What is wrong with a call, or its time."""
     words = call.prepare(size_bytes)
     if words:
         return {"wrong": words, "state": call.executor.read_state()}
     us = min(call.time_us(size_bytes, CALLS) for _ in range(2))
-    busbw = 2 * (RANKS - 1) / RANKS * size_bytes / us * 1e-3
+    busbw = 2 * (ranks - 1) / ranks * size_bytes / us * 1e-3
     return {"wrong": 0, "us": round(us, 2), "busbw_GBps": round(busbw, 2)}
 
 
@@ -41,7 +42,7 @@ def _runs(lines: Lines, call: Call, label: Mapping[str, Any], sizes_bytes: Seque
     """A call over sizes, until it fails: its executor may be of no use then."""
     for size_bytes in sizes_bytes:
         more = {"size_bytes": size_bytes, "blocks": BLOCKS}
-        if not lines.attempt({**label, **more}, partial(_timed, call, size_bytes)):
+        if not lines.attempt({**label, **more}, partial(timed, call, size_bytes)):
             return False
     return True
 

@@ -32,6 +32,7 @@ CASES = [
         "switches",
         "prebuilt",
         "communicator",
+        "many",
     )
 ]
 
@@ -232,11 +233,16 @@ def test_processes_read_memory_that_callers_registered(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nvrtc")
-def test_ten_thousand_calls_that_fill_the_devices_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("case", "number"),
+    [("room", ("SLEY_ROUNDS", "10000")), ("many", ("SLEY_MANY", "200"))],
+)
+def test_long_cases_over_the_stand_in_pass(
+    case: str, number: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLEY_ROUNDS", "10000")
-    assert set(fake_driver.outcomes([CASES[6]], tmp_path).values()) == {""}
+    monkeypatch.setenv(*number)
+    (file,) = (path for path in CASES if path.stem == f"cases_{case}")
+    assert set(fake_driver.outcomes([file], tmp_path).values()) == {""}
 
 
 @pytest.mark.usefixtures("nvrtc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Event, Timer
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.engine.devices import Engine, Executor, Launching, Settings, ThreadsDevice
+from sley.engine.devices import Engine, Executor, Launching, LinkSet, Settings, ThreadsDevice
+from sley.ir.words import Op
 from support.devices.device_calls import (
     TIMEOUT_S,
     Call,
@@ -21,6 +23,7 @@ from support.devices.device_calls import (
     wrong,
 )
 from support.generators.sampling import each_value
+from support.inputs import small_plans
 
 LAUNCHING = pytest.mark.parametrize("launching", Launching, ids=lambda way: way.value)
 IN_TURN = pytest.mark.parametrize(("protocol", "launching"), each_value(sley.Protocol, Launching))
@@ -39,6 +42,18 @@ def scattered() -> sley.Plan:
     plan = sley.compile(build("ring-reducescatter", ranks=RANKS, in_place=False))
     assert plan.scratch_chunks.all()
     return plan
+
+
+def misplaced() -> sley.Plan:
+    """A plan whose scratch has chunks at the places of others."""
+    hand = small_plans.Hand()
+    hand.add(0, 0, Op.COPY, (small_plans.IN, 1), (small_plans.SCRATCH, 2))
+    hand.add(0, 0, Op.SEND, (small_plans.SCRATCH, 2), to=1)
+    hand.add(1, 0, Op.RECV, dst=(small_plans.SCRATCH, 0), of=0)
+    for chunk in (3, 2):
+        hand.add(1, 0, Op.SEND, (small_plans.SCRATCH, 0), to=0)
+        hand.add(0, 0, Op.RECV, dst=(small_plans.OUT, chunk), of=1)
+    return hand.plan(sley.AllGather(2, chunks=2), scratch=4)
 
 
 class Sums:
@@ -196,9 +211,9 @@ def test_averages_are_divided_once(places: tuple[int, ...], launching: Launching
 
 @pytest.mark.parametrize(
     ("protocol", "apart", "together"),
-    [("Simple", 256, 32), ("LL128", 128, 64), ("Direct", 256, 32)],
+    [("Simple", 256, 32), ("LL", 64, 16), ("LL128", 127.75, 64), ("Direct", 256, 32)],
 )
-def test_slots_share_the_cache_of_their_device(protocol: str, apart: int, together: int) -> None:
+def test_slots_share_the_cache_of_their_device(protocol: str, apart: float, together: int) -> None:
     """Slots of a ring of 8 ranks with 16 blocks each, in KiB: on a device each, and all on one."""
     program = build("ring-allreduce", ranks=8, in_place=True)
     plan = sley.compile(program, protocol=protocol, instances=16)
@@ -207,7 +222,25 @@ def test_slots_share_the_cache_of_their_device(protocol: str, apart: int, togeth
         ([threads()] * 8, together),
     ):
         on = Executor(plan, devices)
-        assert on.loaded.wiring.slot_bytes == expected << 10
+        assert on.loaded.wiring.slot_bytes == 1024 * expected
+
+
+@pytest.mark.parametrize("protocol", sley.Protocol)
+@pytest.mark.parametrize("is_misplaced", [False, True])
+def test_slots_are_as_large_as_the_messages_of_the_largest_call(
+    protocol: sley.Protocol, is_misplaced: bool
+) -> None:
+    """No call up to that one has more tiles than with larger slots."""
+    plan = replace(misplaced(), protocol=protocol) if is_misplaced else ring(protocol)
+    devices = [threads()] * plan.collective.ranks
+    roomy = LinkSet([plan], devices, Settings(slot_bytes=1 << 20))
+    assert roomy.loaded[0].homes.misplaced is is_misplaced
+    for size in (1, 100, 1500, 4096, 10_000):
+        links = LinkSet([plan], devices, largest_bytes=[size])
+        assert links.loaded[0].wiring.slot_bytes <= 3 * size + 1024
+        for count in range(size // plan.collective.blocks + 1):
+            cuts = [own.tables[0].cut(1, count) for own in (links, roomy)]
+            assert cuts[0]["tiles"] == cuts[1]["tiles"], count
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])

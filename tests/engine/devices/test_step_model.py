@@ -73,8 +73,8 @@ def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:
     assert step.time_us(40 * 480 * 64, latencies, slices=2) == pytest.approx(40 * turn + 4 * 0.125)
 
 
-@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
-def test_the_simulator_takes_the_rates_of_the_model(protocol: str) -> None:
+@pytest.mark.parametrize(("protocol", "slot_kib"), [("Simple", 512), ("LL", 64), ("LL128", 127.75)])
+def test_the_simulator_takes_the_rates_of_the_model(protocol: str, slot_kib: float) -> None:
     topology = sley.topologies.dgx_h100()
     ring = build("ring-allreduce", ranks=8, in_place=True)
     plan = sley.compile(ring, protocol=protocol, topology=topology)
@@ -84,7 +84,9 @@ def test_the_simulator_takes_the_rates_of_the_model(protocol: str) -> None:
     assert model.nvlink_latency_us[plan.protocol] == step.fixed_us(Latencies())
     slices = 2 if protocol == "Simple" else 1
     assert model.slices[plan.protocol] == slices
-    assert model.tile_bytes[plan.protocol] == slices * data_bytes(512 << 10, plan.protocol)
+    assert model.tile_bytes[plan.protocol] == slices * data_bytes(
+        int(1024 * slot_kib), plan.protocol
+    )
     small = sley.simulate(plan, "1K", topology, model=model)
     hops = 2 * 7
     least = small.launch_us + hops * step.fixed_us(Latencies())

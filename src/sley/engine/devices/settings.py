@@ -28,11 +28,13 @@ _LEAST_SLOT_BYTES = 16 << 10
 _LEAST_OF_LINES = 64 << 10
 """LL128's least: the threads of a block move some 30 KB of it at once, so that less would be spent
 on the fixed cost of a message."""
-_MOST_BY_DEFAULT = {Protocol.LL: 64 << 10, Protocol.LL128: 128 << 10}
+_MOST_BY_DEFAULT = {Protocol.LL: 64 << 10, Protocol.LL128: (128 << 10) - 256}
 _MOST_OF_OTHERS = 512 << 10
 """The most, as a step of NCCL's buffers (4 MiB in eight steps, of LL 64 KiB each). On an H100 the
 fixed cost of a tile was 1.5 us with LL, 2 us with LL128 and 2.5 us with Simple, of which a block
-moved 14, 14 and 30 GB/s: of these slots it is two fifths of the time, a fifth and an eighth."""
+moved 14, 14 and 30 GB/s: of these slots it is two fifths of the time, a fifth and an eighth.
+LL128's data don't fill powers of two anyway. What it leaves has room for the counters, which would
+else take 2 MiB: GPUs share memory in such pieces."""
 _GRAINS = {Protocol.LL: (8, 16), Protocol.LL128: (120, 128)}
 _GRAIN_OF_OTHERS = 16, 16
 """Data that are moved at once, and what they take in a slot, in bytes."""
