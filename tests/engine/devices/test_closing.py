@@ -23,14 +23,14 @@ RANKS = 3
 
 def interpreted() -> Executor:
     plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
-    return executor(plan, engine=Engine.INTERPRETED, timeout_s=2)
+    return executor(plan, engine=Engine.INTERPRETED)
 
 
 def in_files() -> Executor:
     """With an exchange: what ranks share is in files."""
     plan = sley.compile(build("ring-reducescatter", ranks=RANKS, in_place=False))
     places = dict.fromkeys(range(RANKS), threads())
-    settings = Settings(Engine.INTERPRETED, timeout_s=2)
+    settings = Settings(Engine.INTERPRETED, timeout_s=TIMEOUT_S)
     return Executor(plan, places, settings, exchange=lambda said: [said])
 
 
