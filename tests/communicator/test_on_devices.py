@@ -398,6 +398,15 @@ def test_a_call_that_one_rank_does_not_make_ends_in_time() -> None:
         assert codes(comms, lambda c: c.all_reduce(data)) == ["N630"] * 2
 
 
+def test_calls_with_two_roots_end_in_time() -> None:
+    """Nothing is compared in a call; but each message must be received."""
+    kernels = KernelSettings(Engine.INTERPRETED, timeout_s=0.3)
+    with ranks_of(2, types=["int32"], kernels=kernels) as comms:
+        found = [codes(comms, lambda c: c.broadcast(np.zeros(8, np.int32), c.rank))]
+        found.append(codes(comms, lambda c: c.broadcast(np.zeros(8, np.int32))))
+        assert found[1] == ["K508"] * 2, found
+
+
 def test_closing_twice_does_nothing(two: list[DeviceCommunicator]) -> None:
     for _ in range(2):
         on_all(two, lambda comm: comm.close())

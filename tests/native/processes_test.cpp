@@ -314,25 +314,67 @@ void check_registered_memory() {
     });
 }
 
+// A rank of two, and what its links are made of.
+struct LinkMember {
+    LinkMember(Meeting& meeting, int rank, Device& device)
+        : rank(rank), device(device),
+          processes(std::make_shared<Processes>(2, std::make_shared<MemberExchange>(meeting, rank))),
+          memory(std::make_shared<MemoryExchange>(
+              processes, std::map<int, Device*>{{rank, &device}}, false)),
+          abort(memory->allocate_host(Barrier::bytes(2))),
+          words(reinterpret_cast<Barrier::Word*>(abort.address)),
+          index(std::make_shared<MemoryIndex>(
+              2, std::vector<std::pair<int, Device*>>{{rank, &device}})) {}
+
+    std::unique_ptr<Links> links(const Links::Tables& tables) const {
+        return std::make_unique<Links>(
+            memory, index, std::make_shared<Barrier>(words, 2, std::vector<int>{rank}, 60),
+            std::make_shared<CallOrder>(words), abort.address, std::vector<std::size_t>{64, 64},
+            tables, std::vector<Links::Place>{{&device, {{rank}}, {}}}, 0);
+    }
+
+    int rank;
+    Device& device;
+    std::shared_ptr<Processes> processes;
+    std::shared_ptr<MemoryExchange> memory;
+    Resource abort;
+    Barrier::Word* words;
+    std::shared_ptr<MemoryIndex> index;
+};
+
+void check_a_rank_without_memory_for_plans_tells() {
+    struct FullDevice : ThreadsDevice {
+        Resource allocate(std::size_t bytes) override {
+            if (is_full) throw Refusal("K507", "memory", "none");
+            return ThreadsDevice::allocate(bytes);
+        }
+        bool is_full = false;
+    };
+    Meeting meeting(2);
+    in_processes(2, [&](int rank) {
+        FullDevice device;
+        const LinkMember own(meeting, rank, device);
+        device.is_full = rank == 1;
+        const auto found = rule_of([&] {
+            const auto links = own.links({std::make_shared<PlanTables>()});
+            own.processes->meet();
+        });
+        expect(found == (rank == 0 ? "told K507" : "K507"), "the other one isn't told");
+    });
+}
+
 void check_links_end_together() {
     Meeting meeting(2);
     std::vector<std::weak_ptr<int>> kept(2);
     in_processes(2, [&](int rank) {
         ThreadsDevice device;
-        const auto processes =
-            std::make_shared<Processes>(2, std::make_shared<MemberExchange>(meeting, rank));
-        const auto memory = std::make_shared<MemoryExchange>(
-            processes, std::map<int, Device*>{{rank, &device}}, false);
-        const auto abort = memory->allocate_host(Barrier::bytes(2));
-        auto* words = reinterpret_cast<Barrier::Word*>(abort.address);
-        const auto barrier = std::make_shared<Barrier>(words, 2, std::vector<int>{rank}, 60);
-        const auto index = std::make_shared<MemoryIndex>(
-            2, std::vector<std::pair<int, Device*>>{{rank, &device}});
-        Links links(memory, index, barrier, std::make_shared<CallOrder>(words), abort.address,
-                    {64, 64}, {}, {{&device, {{rank}}, {}}}, 0);
+        LinkMember own(meeting, rank, device);
+        const auto made = own.links({});
+        auto& links = *made;
+        const auto& processes = own.processes;
         const auto memory_of_calls = std::make_shared<int>();
         links.keep(memory_of_calls);
-        links.keep(abort.owner);
+        links.keep(own.abort.owner);
         kept[static_cast<std::size_t>(rank)] = memory_of_calls;
         expect(links.check() && links.mailboxes().count(rank) == 1, "links without a call");
         processes->meet();
@@ -356,6 +398,7 @@ int test(int, char**) {
     check_problems_are_told();
     check_descriptors_reach_all();
     check_registered_memory();
+    check_a_rank_without_memory_for_plans_tells();
     check_links_end_together();
     return 0;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -23,14 +24,14 @@ RANKS = 3
 
 def interpreted() -> Executor:
     plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True))
-    return executor(plan, engine=Engine.INTERPRETED, timeout_s=2)
+    return executor(plan, engine=Engine.INTERPRETED)
 
 
 def in_files() -> Executor:
     """With an exchange: what ranks share is in files."""
     plan = sley.compile(build("ring-reducescatter", ranks=RANKS, in_place=False))
     places = dict.fromkeys(range(RANKS), threads())
-    settings = Settings(Engine.INTERPRETED, timeout_s=2)
+    settings = Settings(Engine.INTERPRETED, timeout_s=TIMEOUT_S)
     return Executor(plan, places, settings, exchange=lambda said: [said])
 
 
@@ -187,6 +188,20 @@ def test_a_process_that_does_not_come_is_named(
         assert f"not the process of {names[absent]}" in found
         ons[1 - absent].close()
         ons[absent].close()
+
+
+def test_a_forked_child_leaves_what_it_drops_to_its_parent() -> None:
+    """It would say, in the memory of all processes, that this one comes no more."""
+    ons = in_two_processes()
+    child = os.fork()
+    if not child:
+        del ons
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    waits = lambda: (Event().wait(0.05), ons[0].empty("int32", 5))[1]  # noqa: E731
+    together([lambda: ons[1].empty("int32", 5), waits])
+    together([on.close for on in ons])
 
 
 @pytest.mark.parametrize("gone", [0, 1])

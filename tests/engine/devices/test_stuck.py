@@ -200,7 +200,7 @@ def test_ranks_that_make_different_calls_are_told(golden: Golden, differ: str) -
 def test_a_slow_rank_is_waited_for() -> None:
     """The timeout counts from when an instruction begins to wait, not from the call's start."""
     plan = to_and_fro()
-    ons = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=5)
+    ons = apart(plan, [[0], [1]], engine=Engine.INTERPRETED, timeout_s=60)
     data = {rank: np.full(10, rank + 1, np.int32) for rank in range(2)}
 
     def call(rank: int) -> None:

@@ -85,9 +85,15 @@ def execute(
         reports = dict(enumerate(threads.map(run, loaded.programs)))
     outcomes = {rank: Outcome.of(one) for rank, one in reports.items() if one is not None}
     error = failure(loaded, outcomes, limits.timeout_s)
-    if error is not None:
+    if error is None:
+        return call.outputs(buffers)
+    if error.code != "R513" or limits.timeout_s > Limits.timeout_s:
         raise error
-    return call.outputs(buffers)
+    # On a busy machine a thread comes to the call late, where a test wants to see a stall.
+    later = replace(limits, timeout_s=4 * limits.timeout_s)
+    return execute(
+        plan, inputs, later, dtype=dtype, count=count, reduce_op=reduce_op, counts=counts
+    )
 
 
 def run_met(

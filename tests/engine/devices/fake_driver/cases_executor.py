@@ -198,7 +198,7 @@ def test_graphs_and_calls_on_several_streams_run_one_after_the_other(
     """All sum the same arrays, in place."""
     plan = ring(protocol=protocol)
     stand_in(fake, plan, Engine.GENERATED)
-    on = Executor(plan, [device] * RANKS, Settings(slot_bytes=1024, timeout_s=2))
+    on = Executor(plan, [device] * RANKS, Settings(slot_bytes=1024, timeout_s=60))
     data = arrays([device] * RANKS, [np.full(900, 1)] * RANKS)
     call, streams, graphs = on.prepare(data), [device.stream() for _ in range(3)], []
     addresses = [cu.CUstream(stream.__cuda_stream__()[1]) for stream in streams]

@@ -20,7 +20,7 @@ def on_two(fake: FakeDriver) -> tuple[Executor, list[CudaDevice], list[Any]]:
     fake.set(devices=2)
     devices = [CudaDevice.open(rank % 2) for rank in range(RANKS)]
     stand_in(fake, ring(), Engine.GENERATED)
-    on = Executor(ring(), devices, Settings(timeout_s=2))
+    on = Executor(ring(), devices, Settings(timeout_s=60))
     data = arrays(devices, [np.full(100, 1.0)] * RANKS)
     on(data)
     return on, devices, data

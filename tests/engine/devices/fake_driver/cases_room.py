@@ -28,7 +28,7 @@ def test_calls_of_two_executors_that_fill_the_devices_end(fake: FakeDriver) -> N
     stand_in(fake, plan, Engine.GENERATED)
     calls, data, streams = [], list[Any](), list[list[Any]]()
     for _ in range(2):
-        on = Executor(plan, devices, Settings(timeout_s=5, slot_bytes=1024))
+        on = Executor(plan, devices, Settings(timeout_s=60, slot_bytes=1024))
         data.append(arrays(devices, [np.zeros(64)] * RANKS))
         calls.append(on.prepare(data[-1]))
         streams.append([device.stream() for device in devices[:2]])

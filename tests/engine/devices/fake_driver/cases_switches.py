@@ -17,7 +17,7 @@ from sley.engine.devices.cuda import CudaDevice
 
 RANKS = 3
 OUT_OF_MEMORY, SYSTEM_NOT_READY = 2, 802
-SETTINGS = Settings(slot_bytes=256, timeout_s=5)
+SETTINGS = Settings(slot_bytes=256, timeout_s=60)
 THROUGH = "through the switch"
 
 
@@ -47,7 +47,7 @@ def check(on: Executor, devices: list[CudaDevice]) -> None:
 def test_a_plan_runs_through_the_switch(fake: FakeDriver, engine: Engine) -> None:
     devices, plan = several(fake), nvls()
     stand_in(fake, plan, engine, switches=True)
-    on = Executor(plan, devices, Settings(engine=engine, slot_bytes=256, timeout_s=5))
+    on = Executor(plan, devices, Settings(engine=engine, slot_bytes=256, timeout_s=60))
     assert on.way_of_groups("float32") == THROUGH
     made = [entry for entry in fake.journal() if entry.startswith("cuMulticast")]
     assert made == [
