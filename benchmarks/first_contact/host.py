@@ -22,6 +22,7 @@ from sley.communicator.selection.kinds import CALLS
 from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS
+from sley.engine.native import StartOutcome
 from sley.engine.types import DATA_TYPES
 from sley.ir.words import ReduceOp
 from support.devices.gpu_checks import part
@@ -68,11 +69,17 @@ class Calls:
                 )
             )
 
-    def first(self) -> None:
+    def first(self) -> Mapping[str, Any]:
         """Makes all of them once, the largest first, which get what calls lack: each rank in a
-        thread, since they wait for one another then."""
+        thread, since they wait for one another then. wrong: calls in C++ that didn't start."""
         together([partial(self._first, rank) for rank in range(RANKS)])
         self.wait()
+        failed = 0
+        for first in range(0, len(self.in_native), BATCH):
+            for call in self.in_native[first : first + BATCH]:
+                failed += sum(start() != StartOutcome.STARTED for start in call)
+            self.wait()
+        return {"wrong": failed}
 
     def _first(self, rank: int) -> None:
         for call in self.from_python:
@@ -84,7 +91,7 @@ class Calls:
         return partial(
             _core(comm).calls.start,
             *(kind, True, 0, FLOAT.number, int(ReduceOp.SUM), size_bytes, FLOAT.size_bytes, count),
-            *(address, size_bytes, 0, 0, self.device.stream_address(stream), True),
+            *(address, size_bytes, 0, 0, self.device.stream_address(stream)),
         )
 
     def bare(self) -> Start:
@@ -177,11 +184,7 @@ def step(lines: Lines, most_bytes: int, timeout_s: float) -> bool:
         made.append(Calls(device, most_bytes, timeout_s))
         return {"arrays": made[0].arrays}
 
-    def first() -> Mapping[str, Any]:
-        made[0].first()
-        return {}
-
-    for what, work in (("opening", opening), ("the first calls", first)):
+    for what, work in (("opening", opening), ("the first calls", lambda: made[0].first())):
         if not lines.attempt({"what": what}, work):
             return False
     (calls,) = made

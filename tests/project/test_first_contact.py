@@ -22,6 +22,7 @@ STEPS = [
     "scope",
     "host",
     "replays",
+    "communicator",
     "sanitizer",
     "sizes",
     "peers",
@@ -306,13 +307,14 @@ def test_a_fault_of_the_device_in_each_step_is_told(
 
 
 @pytest.mark.slow
-def test_the_host_and_replays_are_measured(driver: dict[str, str], tmp_path: Path) -> None:
+def test_a_communicator_is_measured(driver: dict[str, str], tmp_path: Path) -> None:
     options = ("--most-bytes", "1024", "--slowness", "4")
-    code, rows = rehearse(driver, tmp_path, {}, "--only", "host,replays", *options)
+    code, rows = rehearse(driver, tmp_path, {}, "--only", "host,replays,communicator", *options)
     assert code == 0
     timed = [(row["what"], row["in"]) for row in of("host", rows) if "p50_us" in row]
     whats = ("a call", "a call in C++", "a bare launch")
     assert timed == [(what, place) for place in ("a stream", "a capture") for what in whats]
     (asked,) = [row["asked"] for row in of("host", rows) if "asked" in row]
     assert asked["cuLaunchKernelEx"] == 1
-    assert [row["wrong"] for row in of("replays", rows) if "wrong" in row] == [0] * 5
+    for step, checked in (("replays", 5), ("communicator", 6)):
+        assert [row["wrong"] for row in of(step, rows) if "wrong" in row] == [0] * checked

@@ -638,6 +638,14 @@ void leave(std::uint64_t number, int fewer) {
     handles.erase(number);
 }
 
+int cuMemGetInfo(std::size_t* free, std::size_t* all) {
+    Held held(lock);
+    if (current.empty()) return INVALID_CONTEXT;
+    *all = settings["memory_bytes"];
+    *free = *all - used(current.back()->device);
+    return SUCCESS;
+}
+
 int cuMemGetAllocationGranularity(std::size_t* bytes, const MemoryProperties* kind, int) {
     constexpr int PINNED = 1, DEVICE = 1;
     if (kind->type != PINNED || kind->location.type != DEVICE) return INVALID_VALUE;
@@ -1132,7 +1140,7 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuCtxSynchronize),
         ENTRY(cuCtxEnablePeerAccess), ENTRY(cuMemAlloc),
         ENTRY(cuMemFree), ENTRY(cuMemHostAlloc), ENTRY(cuMemHostRegister), ENTRY(cuMemHostUnregister),
-        ENTRY(cuMemGetAllocationGranularity), ENTRY(cuMemCreate), ENTRY(cuMemRelease),
+        ENTRY(cuMemGetInfo), ENTRY(cuMemGetAllocationGranularity), ENTRY(cuMemCreate), ENTRY(cuMemRelease),
         ENTRY(cuMulticastGetGranularity), ENTRY(cuMulticastCreate), ENTRY(cuMulticastAddDevice),
         ENTRY(cuMulticastBindMem), ENTRY(cuMulticastUnbind), ENTRY(cuMemAddressReserve),
         ENTRY(cuMemAddressFree), ENTRY(cuMemMap), ENTRY(cuMemSetAccess), ENTRY(cuMemUnmap),
