@@ -260,7 +260,8 @@ def test_a_folder_of_plans_has_code_of_its_own(
         made.mkdir(parents=True)
         name = prebuilt.file_of(generated, ".cubin")
         (made / name).write_bytes(code)
-        (made / prebuilt.DIGESTS).write_text(prebuilt.digests_of(arch, {name: code}))
+        digests = prebuilt.digests_of(arch, {name: code}, 12)
+        (made / prebuilt.DIGESTS).write_text(digests)
         return made.parent.parent
 
     code = file.read_bytes()
