@@ -796,8 +796,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "gather: ranks above the number of rank 0 get no answer",
         "communicator/rendezvous communicator",
-        "waiting += range(self.member.ranks, believed)",
-        "waiting += range(self.member.ranks + 1, believed)",
+        "waiting += range(self.member.ranks, min(believed, MOST_RANKS))",
+        "waiting += range(self.member.ranks + 1, min(believed, MOST_RANKS))",
     ),
     _fault(
         "hosts: a process with the number of an ended one is taken for it",

@@ -21,10 +21,11 @@ from sley.communicator import Communicator, DeviceCommunicator, FolderStore, Loc
 from sley.communicator.on_devices import Registration
 from sley.communicator.rendezvous import bootstrap as bootstrapping
 from sley.communicator.selection.kinds import BARRIER, CALLS, Request
-from sley.engine.devices import Engine
+from sley.engine.devices import Engine, ThreadsDevice
 from sley.engine.devices import Settings as KernelSettings
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
+from sley.errors.devices import K507
 from sley.ir.words import ReduceOp
 from support.devices.communicators import codes, on_all, opened
 from support.devices.device_calls import threads
@@ -260,6 +261,7 @@ def test_a_split_divides_the_ranks(three: list[DeviceCommunicator]) -> None:
 
     on_all(three, divide)
     assert found == {0: (1, 2, [2, 0]), 2: (0, 2, [2, 0])}
+    assert codes(three, lambda comm: comm.split(-comm.rank)) == ["R514"] * RANKS
     on_all(three, lambda comm: comm.barrier())
 
 
@@ -492,6 +494,31 @@ def test_the_others_are_told_of_a_device_that_a_rank_does_not_see() -> None:
     together([lambda rank=rank: make(rank) for rank in range(2)])
     assert [errors[rank].code for rank in range(2)] == ["N608", "K510"]
     assert "'gpu'" in str(errors[0])
+
+
+class Failing(ThreadsDevice):
+    """Has no memory for a stream."""
+
+    def default_stream(self) -> Any:
+        if self.number:
+            raise K507.error(expected="a stream", found="no memory")
+        return super().default_stream()
+
+
+@pytest.mark.parametrize("code", ["K507", "T604"])
+def test_what_ends_the_opening_of_one_rank_ends_it_on_all(code: str) -> None:
+    store, errors = LocalStore(), dict[int, SleyError]()
+
+    def make(rank: int) -> None:
+        device = Failing(rank if code == "K507" else 0)
+        topology = "nowhere" if rank and code == "T604" else None
+        with pytest.raises(SleyError) as caught:
+            DeviceCommunicator(store, rank, 2, device, types=["int32"], topology=topology)
+        errors[rank] = caught.value
+
+    together([lambda rank=rank: make(rank) for rank in range(2)])
+    assert errors[1].code == code
+    assert code in str(errors[0])
 
 
 def test_a_communicator_of_processors_is_another_one() -> None:

@@ -127,7 +127,7 @@ def test_the_earlier_name_of_a_runtime_names_the_one_word(command: str) -> None:
         ("doctor . --target rccl@2.28.3", 1, "RCCL 2.28.3"),
         ("doctor . --target rccl@banana", 1, "F440"),
         ("doctor . --target nccl", 1, "F501"),
-        ("doctor . --target nobody", 2, "is not one of 'mscclpp'"),
+        ("doctor . --target nobody", 2, "is not one of 'sley'"),
     ],
 )
 def test_every_command_takes_the_same_words_for_runtimes(line: str, code: int, told: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from sley.algorithms import build
 from sley.cli.options import (
     OWN,
     POSITIVE,
@@ -23,14 +24,18 @@ from sley.cli.options import (
 from sley.cli.output import Command, echo, print_json, print_rows, report_error
 from sley.communicator.selection.ready_plans import Capacity
 from sley.communicator.selection.user_plans import read_folder
+from sley.compiler import compile
 from sley.compiler.deployment import DeployedCall, decide, examine, runtimes
 from sley.compiler.deployment.decisions import OPERATIONS, TYPES, CallDecision
 from sley.compiler.deployment.examination import Examination
 from sley.compiler.deployment.folders import check_path
 from sley.compiler.deployment.registration import SCRIPT
-from sley.engine.kernels.prebuilt import CODE, code_of
+from sley.engine.kernels import Engine, Kernels, Platform, Variant
+from sley.engine.kernels.prebuilt import CODE, code_of, prebuilt
+from sley.engine.types import data_type
 from sley.errors import Diagnostic, SleyError, counted, recognition
 from sley.ir.collectives import SIZED
+from sley.ir.words import ReduceOp
 from sley.report.tables import table_lines
 
 _HEAD = ("file", "collective", "ranks", "place", "sizes", "in multiples of")
@@ -145,7 +150,12 @@ def _machine_rows() -> Iterator[tuple[str, str]]:
 
     def describe(number: int) -> str:
         gpus.append(gpu := CudaDevice.open(number))
-        kernels = f"{'' if gpu.has_prebuilt else 'no '}prebuilt kernels"
+        kernels = "no prebuilt kernels"
+        if gpu.has_prebuilt:  # of this version, if they have the interpreter's text
+            plan = compile(build("ring-allreduce", ranks=2))
+            variant = Variant(Platform.CUDA, data_type("float32").number, ReduceOp.SUM)
+            text = Kernels.of(plan).source(Engine.INTERPRETED, variant)
+            kernels = "prebuilt kernels" + (" of another version" if prebuilt(text) is None else "")
         return f"{gpu.name}, compute capability {driver.version_text(gpu.capability)}, {kernels}"
 
     def reach(one: CudaDevice, other: CudaDevice) -> str:

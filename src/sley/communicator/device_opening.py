@@ -191,12 +191,14 @@ class DeviceOpening:
             here = processes[self.rendezvous.rank]
             check_queues(self.device, sum(processes[mate] == here for mate in self._mates))
             own = all(map(self.device.carries_lines, {*devices} - {self.device.identity}))
-        return DeviceLimits(
-            topology,
-            has_lines=all(map(int, self.exchange(b"1" if own else b"0"))),
-            is_one_device=len(shares) == 1,
-            max_blocks=max(1, min(*rooms, DeviceLimits.max_blocks)),
-        )
+        has_lines = all(map(int, self.exchange(b"1" if own else b"0")))
+        with telling(self.rendezvous.refuse):
+            return DeviceLimits(
+                topology,
+                has_lines=has_lines,
+                is_one_device=len(shares) == 1,
+                max_blocks=max(1, min(*rooms, DeviceLimits.max_blocks)),
+            )
 
     def _check_same(self, rows: list[tuple[str, str]]) -> None:
         """N604, on all ranks, unless they have the same rows: calls and plans in words."""

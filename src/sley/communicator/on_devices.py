@@ -219,11 +219,12 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         on, by their `key` and then their rank; None for ranks whose color is None. All ranks call
         it. The new one has the same device, settings and kernels, and lives on its own. Errors: as
         when one is made."""
-        if color is not None:
-            whole(color, "color", 0)
-        whole(key, "key", -_MOST_KEY)
         with self._lock, self._noting():
             core = self._open_core()
+            with core.links.ranks.telling():
+                if color is not None:
+                    whole(color, "color", 0)
+                whole(key, "key", -_MOST_KEY)
             self._splits += 1
             name = f"{self.name}/{self._splits}.{color}"
             own = json.dumps([color, key]).encode()

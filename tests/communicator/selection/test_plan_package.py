@@ -65,7 +65,7 @@ def test_a_package_has_machine_code_for_the_named_gpus_types_and_reductions(tmp_
     def code(capability: tuple[int, int], dtype: str, op: sley.ReduceOp) -> bytes | None:
         variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op)
         text = kernels.source(Engine.GENERATED, variant)
-        return code_in(tmp_path / "plans", capability).get(file_of(text, ".cubin"))
+        return code_in(tmp_path / "plans", (99, 0), capability).get(file_of(text, ".cubin"))
 
     for dtype in ("float32", "int8"):
         made = code((8, 0), dtype, sley.ReduceOp.MAX)
@@ -75,7 +75,7 @@ def test_a_package_has_machine_code_for_the_named_gpus_types_and_reductions(tmp_
         assert code((8, 0), dtype, sley.ReduceOp.SUM) is None
     assert code((8, 0), "float16", sley.ReduceOp.MAX) is None
     with pytest.raises(sley.SleyError) as caught:
-        code_in(tmp_path / "plans", (9, 0))
+        code_in(tmp_path / "plans", (99, 0), (9, 0))
     assert caught.value.code == "K502"
 
 
@@ -88,7 +88,7 @@ def test_the_doctor_says_what_communicators_read(tmp_path):
     folder = tmp_path / "plans"
     assert package(tmp_path, TABLE.replace("ranks = 3\nroot", "ranks = 4\nroot")).exit_code == 0
     (folder / CODE / "sm_80").mkdir(parents=True)
-    (folder / CODE / "sm_80" / DIGESTS).write_text(digests_of("sm_80", {}))
+    (folder / CODE / "sm_80" / DIGESTS).write_text(digests_of("sm_80", {}, 12))
     result = doctor(folder)
     lines = " ".join(result.output.split())
     assert result.exit_code == 0, result.output
@@ -113,6 +113,10 @@ def flip(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1] + b"x")
 
 
+def newer(file: Path) -> None:
+    file.write_text(file.read_text().replace("cuda = 12", "cuda = 13"))
+
+
 DAMAGES: list[tuple[Callable[[Path, Path], object], str]] = [
     (lambda place, file: flip(file), "another one"),
     (lambda place, file: file.write_bytes(b""), "another one"),
@@ -123,6 +127,7 @@ DAMAGES: list[tuple[Callable[[Path, Path], object], str]] = [
     (lambda place, file: (place / DIGESTS).write_text("sley = 1"), "a string"),
     (lambda place, file: (place / DIGESTS).write_text('sley = "0.1"'), "sley = '0.1'"),
     (lambda place, file: place.rename(place.parent / "sm_90"), "arch = 'sm_80'"),
+    (lambda place, file: newer(place / DIGESTS), "CUDA 13"),
     (lambda place, file: place.parent.rename(place.parents[1] / "x"), ""),
     (lambda place, file: (flip(file), place.rename(place.parent / "sm_70")), "sm_70"),
 ]
@@ -134,17 +139,17 @@ def test_damaged_machine_code_is_told(tmp_path, damage, found):
     place = tmp_path / CODE / "sm_80"
     place.mkdir(parents=True)
     code = {f"{name}.cubin": name.encode() * 99 for name in "ab"}
-    (place / DIGESTS).write_text(digests_of("sm_80", code))
+    (place / DIGESTS).write_text(digests_of("sm_80", code, 12))
     for name, content in code.items():
         (place / name).write_bytes(content)
-    assert code_in(tmp_path, (8, 6)) == code
+    assert code_in(tmp_path, (12, 4), (8, 6)) == code
     damage(place, place / "b.cubin")
     if not found:
-        assert code_in(tmp_path, (8, 6)) == {}
+        assert code_in(tmp_path, (12, 4), (8, 6)) == {}
         return
     with pytest.raises(sley.SleyError) as caught:
-        code_in(tmp_path, (9 if "arch" in found else 8, 0))
-    assert caught.value.code == ("K502" if found == "sm_70" else "N653")
+        code_in(tmp_path, (12, 4), (9 if "arch" in found else 8, 0))
+    assert caught.value.code == ("K502" if found in ("sm_70", "CUDA 13") else "N653")
     assert found in str(caught.value)
 
 

@@ -90,7 +90,7 @@ def _row(one: NamedPlan, file: str) -> PlanRow:
 
 def _write_code(plans: Sequence[Plan], folder: Path, code: CodeRequest) -> None:
     """Compiles the kernels of the plans. Those of several plans with one text count once."""
-    from sley.engine.devices.cuda.compiler import compile_text  # with CUDA's bindings
+    from sley.engine.devices.cuda import compiler  # with CUDA's bindings
 
     for arch in code.archs:
         if not re.fullmatch(r"sm_\d{2,3}", arch):  # others run on one GPU alone, or are no code
@@ -99,11 +99,14 @@ def _write_code(plans: Sequence[Plan], folder: Path, code: CodeRequest) -> None:
     texts = list(dict.fromkeys(text for plan in plans for text in _texts(plan, code)))
     # The compiler needs seconds for each, without Python's lock.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        made = {arch: pool.map(partial(compile_text, arch=arch), texts) for arch in code.archs}
+        made = {
+            arch: pool.map(partial(compiler.compile_text, arch=arch), texts) for arch in code.archs
+        }
     for arch, compiled in made.items():
         names = (file_of(text, ".cubin") for text in texts)
         contents = {name: one.cubin for name, one in zip(names, compiled, strict=True)}
-        write_file(folder / CODE / arch / DIGESTS, digests_of(arch, contents))
+        digests = digests_of(arch, contents, compiler.version()[0])
+        write_file(folder / CODE / arch / DIGESTS, digests)
         for name, cubin in contents.items():
             write_file(folder / CODE / arch / name, cubin)
 

@@ -60,8 +60,9 @@ class LinkSet(LinkLayout):
         # Shared, so that a call that is given up in one process ends in all.
         self.abort = ranks.allocate_host(native.Barrier.bytes(ranks.count))
         self.order = native.CallOrder(self.abort.array)
-        self.launches = {device: self._launches_on(device) for device in ranks.places}
-        self.memory = LinkMemory(ranks)
+        with ranks.telling():
+            self.launches = {device: self._launches_on(device) for device in ranks.places}
+            self.memory = LinkMemory(ranks)
         self.native = self._made(self.lanes[0].bases(windows))
         self.mailboxes = {
             rank: Memory(address, int(self.boxes.size[rank]), self.native)

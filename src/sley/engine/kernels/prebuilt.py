@@ -40,17 +40,18 @@ def architectures(major: int, minor: int) -> list[str]:
     return [f"sm_{major}{least}" for least in range(minor, -1, -1)]
 
 
-def digests_of(arch: str, code: Mapping[str, bytes]) -> str:
-    """The text of `DIGESTS`, given the content of each file."""
-    head = [f'sley = "{version("sley")}"', f'arch = "{arch}"', "[files]"]
+def digests_of(arch: str, code: Mapping[str, bytes], cuda: int) -> str:
+    """The text of `DIGESTS`, given the content of each file, and the major version of the CUDA of
+    which it is."""
+    head = [f'sley = "{version("sley")}"', f'arch = "{arch}"', f"cuda = {cuda}", "[files]"]
     rows = (f'"{name}" = "{_digest(content)}"' for name, content in code.items())
     return "\n".join([*head, *rows, ""])
 
 
-def code_in(folder: Path, capability: tuple[int, int]) -> dict[str, bytes]:
-    """The machine code in a folder of plans that a GPU runs, by the names of its files
-    (`file_of`); nothing if there is none for any GPU. Errors: K502 if there is none for this one;
-    N653 for other code than `sley package` of this version wrote."""
+def code_in(folder: Path, driver: tuple[int, int], capability: tuple[int, int]) -> dict[str, bytes]:
+    """The machine code in a folder of plans, by the names of its files (`file_of`), for a driver
+    and a GPU as in `has_prebuilt`; nothing if there is none for any GPU. Errors: K502 if there is
+    none for these; N653 for other code than `sley package` of this version wrote."""
     here = folder / CODE
     try:
         found = sorted(each.name for each in here.iterdir())
@@ -68,16 +69,21 @@ def code_in(folder: Path, capability: tuple[int, int]) -> dict[str, bytes]:
             remedy=f"Write the folder with `sley package --arch sm_{major}{minor}`, or leave the "
             "code out: kernels are then compiled where they run.",
         )
-    return {name: code for arch in reversed(fit) for name, code in code_of(here / arch).items()}
+    every = (code_of(here / arch, driver) for arch in reversed(fit))
+    return {name: code for own in every for name, code in own.items()}
 
 
-def code_of(place: Path) -> dict[str, bytes]:
+def code_of(place: Path, driver: tuple[int, int] | None = None) -> dict[str, bytes]:
     """The machine code in the folder of an architecture; as `code_in`."""
     file = place / DIGESTS
     said = Section(str(file), toml_tables(str(file), text_of(file, N653), N653), N653)
     for word, here in (("sley", version("sley")), ("arch", place.name)):
         if (found := said.typed(word, str)) != here:
             raise _unfit(file, f"{word} = {here!r}", f"{word} = {found!r}")
+    cuda = said.number("cuda")
+    if driver and cuda > driver[0]:
+        expected = f"machine code of CUDA {driver[0]} or older, as the driver is"
+        raise K502.error(at=Place(str(file)), expected=expected, found=f"CUDA {cuda:g}")
     code = {}
     for name, digest in said.typed("files", dict).items():
         try:

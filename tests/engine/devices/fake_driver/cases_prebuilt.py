@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import sley
 from fake_driver import TESTS, FakeDriver, refused
 from fake_driver.cases_executor import RANKS, arrays, ring, values
+from sley.cli import main
 from sley.engine.devices import Engine, Executor, LinkSet, Settings
 from sley.engine.devices.cuda import CudaDevice, compiler, device, machine_code
 from sley.engine.devices.tables import structure
@@ -233,6 +235,17 @@ def test_code_that_a_machine_does_not_run_is_left_alone(
     refused("K501", CudaDevice, 0)
 
 
+@pytest.mark.usefixtures("fake")
+def test_the_doctor_knows_kernels_of_another_version(package: Path) -> None:
+    def said() -> str:
+        command = ["doctor", str(package), "--target", "sley", "--ranks", "2"]
+        return CliRunner().invoke(main, command).output
+
+    assert "9.0, prebuilt kernels\n" in said()
+    next(package.glob("*.fatbin")).unlink()
+    assert "prebuilt kernels of another version" in said()
+
+
 @pytest.mark.usefixtures("whole_texts", "no_compiler")
 def test_a_folder_of_plans_has_code_of_its_own(
     fake: FakeDriver, package: Path, tmp_path: Path
@@ -247,7 +260,8 @@ def test_a_folder_of_plans_has_code_of_its_own(
         made.mkdir(parents=True)
         name = prebuilt.file_of(generated, ".cubin")
         (made / name).write_bytes(code)
-        (made / prebuilt.DIGESTS).write_text(prebuilt.digests_of(arch, {name: code}))
+        digests = prebuilt.digests_of(arch, {name: code}, 12)
+        (made / prebuilt.DIGESTS).write_text(digests)
         return made.parent.parent
 
     code = file.read_bytes()

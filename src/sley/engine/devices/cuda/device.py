@@ -166,7 +166,7 @@ class CudaDevice(Device):
     def read_code(self, folder: Path) -> Diagnostic | None:
         """See `Device.read_code`."""
         try:
-            code = code_in(folder, self.capability)
+            code = code_in(folder, driver.driver_version(), self.capability)
         except SleyError as error:
             return error.diagnostics[0]
         self._code |= {name: code for name, code in code.items() if name not in self._modules}
