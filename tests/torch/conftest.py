@@ -8,7 +8,13 @@ import pytest
 
 pytest.importorskip("torch.distributed")
 
+from support.processes.forked import preload_torch
 from support.processes.rank_pool import RankPool
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _torch_is_preloaded() -> None:
+    preload_torch()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ import re
 import shlex
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -171,29 +170,19 @@ def _run_console(block: Block, name: str) -> int:
 
 
 def _done(command: str) -> tuple[int | None, str]:
-    """The exit code and the output of a command. A shell runs a command with a pipe."""
+    """The exit code and both outputs of a command, the latter after the filters behind a "|"."""
     environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    if "|" in command:
-        path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-        done = subprocess.run(
-            command,
-            shell=True,
-            check=False,
-            env=os.environ | environment | {"PATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_PATIENCE_S,
-        )
-        return done.returncode, done.stdout
+    command, _, filters = command.replace("2>&1", "").partition("|")
     with tempfile.NamedTemporaryFile() as output:
         arguments = (shlex.split(command), Path.cwd(), environment, output.name)
         process = PROCESSES.Process(target=_run_sley, args=arguments)
         process.start()
         process.join(_PATIENCE_S)
         process.kill()
-        return process.exitcode, output.read().decode()
+        printed = output.read()
+    if filters:
+        printed = subprocess.check_output(filters, shell=True, input=printed)
+    return process.exitcode, printed.decode()
 
 
 def _run_sley(words: list[str], folder: Path, environment: dict[str, str], output: str) -> None:

@@ -122,7 +122,7 @@ def test_the_first_call_compiles_nothing(
 
 
 @pytest.mark.usefixtures("whole_texts", "background")
-@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("gpus", [1, 2])
 def test_opening_a_communicator_compiles_nothing(
     fake: FakeDriver, package: Path, monkeypatch: pytest.MonkeyPatch, gpus: int
 ) -> None:
@@ -136,7 +136,7 @@ def test_opening_a_communicator_compiles_nothing(
     monkeypatch.setattr(compiler, "compile_text", compiled_here)
     monkeypatch.setattr(sys, "executable", "")
     fake.set(devices=gpus)
-    devices = [CudaDevice(rank % gpus) for rank in range(4)]
+    devices = [CudaDevice(rank % gpus) for rank in range(2)]
     comms = communicators.opened(devices, kernels=Settings())
     communicators.on_all(comms, lambda comm: comm.close())
 
