@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from sley.algorithms import CATALOG, build
 from sley.communicator.selection.kinds import CALLS
 from sley.errors import SleyError, counted
+from sley.errors.aside import fork_safe
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
@@ -98,7 +99,7 @@ def _one_h100(ranks: int) -> Topology:
     return Topology.cluster(1, ranks, name="one H100", nvlink_GBps=(2 * rate, rate), model=model)
 
 
-_LOCK = threading.Lock()
+_LOCK = fork_safe(threading.Lock())
 
 
 def device_rows(kind: str, ranks: int, limits: DeviceLimits, *, disk: bool) -> list[PlanRow]:
