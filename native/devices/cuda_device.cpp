@@ -149,10 +149,10 @@ Shown CudaDevice::show(Pointer address, std::size_t bytes) const {
     std::uint64_t is_legacy = 0;  // wide enough for a bool
     if (cuMemGetAddressRange(&whole.address, &whole.bytes, address) != Result::kSuccess ||
         address + bytes > whole.address + whole.bytes ||
-        cuPointerGetAttribute(&whole.id, kBufferId, address) != Result::kSuccess ||
         cuPointerGetAttribute(&is_legacy, kIpcCapable, address) != Result::kSuccess) {
         return {address, bytes};
     }
+    cuPointerGetAttribute(&whole.id, kBufferId, address);
     IpcHandle handle{};
     if (is_legacy == 0) {
         try {

@@ -1,4 +1,4 @@
-"""Several processes on one GPU, which access one another's memory by file descriptors."""
+"""Several processes on one GPU, which access one another's memory."""
 
 from __future__ import annotations
 
