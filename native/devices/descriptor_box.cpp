@@ -1,5 +1,6 @@
 #include "devices/descriptor_box.hpp"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -64,13 +65,14 @@ DescriptorBox::DescriptorBox() : folder_(folder_of_boxes() + "/sley-XXXXXX") {
     const bool is_made = mkdtemp(folder_.data()) != nullptr;
     path_ = folder_ + "/box";
     const auto address = address_of(path_);
-    socket_ = Descriptor(is_made ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1);
+    socket_ = Descriptor(is_made ? socket(AF_UNIX, SOCK_DGRAM, 0) : -1);
     const int fd = socket_.fd();
     if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
         const std::string problem = std::strerror(errno);
         if (is_made) rmdir(folder_.c_str());
         throw Refusal("K514", "a socket for other processes", path_ + ": " + problem);
     }
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
     for (const int which : {SO_RCVTIMEO, SO_SNDTIMEO}) {
         setsockopt(fd, SOL_SOCKET, which, &kTurn, sizeof kTurn);
     }
@@ -132,7 +134,7 @@ bool DescriptorBox::send(const std::string& path, int rank, int fd) const {
 // A rank below 0 if there is none now.
 std::pair<int, Descriptor> DescriptorBox::take() const {
     Letter letter;
-    if (recvmsg(socket_.fd(), &letter.header, MSG_CMSG_CLOEXEC) < 0) {
+    if (recvmsg(socket_.fd(), &letter.header, 0) < 0) {
         if (is_for_now()) return {-1, Descriptor()};
         throw Refusal("K514", "file descriptors of other processes", std::strerror(errno));
     }
@@ -140,6 +142,7 @@ std::pair<int, Descriptor> DescriptorBox::take() const {
     if (rights == nullptr) return {-1, Descriptor()};  // this process has too many descriptors
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
     return {letter.rank, Descriptor(fd)};
 }
 
