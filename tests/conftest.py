@@ -22,6 +22,9 @@ CACHE = ROOT / "build" / "cache"
 
 MOST_CACHE_BYTES = 1 << 30
 
+LONG = {"native", "test_cuda", "test_code_blocks"}
+"""Folders and modules with the longest tests, of up to half a minute."""
+
 os.environ.setdefault("SLEY_CACHE_DIR", str(CACHE))
 
 settings.register_profile(
@@ -72,6 +75,11 @@ def _size(path: Path) -> int:
 def pytest_collection() -> None:
     """Collects tests, not garbage."""
     gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the longest tests: at the end, the other processes would wait for them."""
+    items.sort(key=lambda item: LONG.isdisjoint([item.path.stem, item.path.parent.name]))
 
 
 def pytest_collection_finish() -> None:

@@ -157,7 +157,7 @@ def test_a_rank_that_cannot_open_is_refused_on_all(
     def make(number: int) -> None:
         device = Broken(at, after, refuse) if number == rank else threads()
         with pytest.raises(SleyError) as caught:
-            DeviceCommunicator(store, number, 2, device)
+            DeviceCommunicator(store, number, 2, device, types=["int32"])
         assert caught.value.code == rule.code
         assert f"none at {at}" in str(caught.value)
 
