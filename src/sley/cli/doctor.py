@@ -1,4 +1,5 @@
-"""sley doctor: says which file of a directory a runtime runs, and why not the others."""
+"""sley doctor: says which file of a directory a runtime runs, and why not the others; and how sley
+reaches a program's calls of NCCL."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any
 import click
 
 from sley.cli.options import POSITIVE, RuntimeName, SizeType, Whole, flag, json_option, place_option
-from sley.cli.output import Command, echo, print_json, report_error
-from sley.compiler.deployment import DeployedCall, decide, examine, runtimes
+from sley.cli.output import Command, echo, print_json, print_rows, report_error
+from sley.compiler.deployment import DeployedCall, decide, examine, nccl_programs, runtimes
 from sley.compiler.deployment.decisions import OPERATIONS, TYPES, CallDecision
 from sley.compiler.deployment.examination import Examination
 from sley.compiler.deployment.folders import check_path
@@ -51,8 +52,12 @@ def doctor_command(
     """Show which files of DIR a runtime reads, which file runs for each call, and why.
 
     With --collective, --size and --ranks, explain this call. Exit code 1 means that DIR or a file
-    has a problem, that a call runs incorrectly, or that no call can have this size.
+    has a problem, that a call runs incorrectly, or that no call can have this size. For a program
+    or a library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
     """
+    if nccl_programs.is_program(where):
+        _print_program(where, as_json=as_json)
+        return
     _check_kind(where)
     if target is None:
         for word in ("collective", "sizes"):
@@ -83,6 +88,17 @@ def doctor_command(
         echo("\n".join(_lines(examined)))
     if impossible and not as_json:
         report_error(SleyError(impossible), as_json=False)
+    if not ok:
+        sys.exit(1)
+
+
+def _print_program(where: Path, *, as_json: bool) -> None:
+    reach, why = nccl_programs.reach_of(where)
+    ok = reach is not nccl_programs.Reach.NOT
+    if as_json:
+        print_json({"ok": ok, "reached": reach.value, "why": why})
+    else:
+        print_rows([("reached", reach.value), ("why", why)])
     if not ok:
         sys.exit(1)
 
