@@ -79,9 +79,9 @@ void add_search_path(const std::string& name, Candidates& found) {
     dlclose(object);
 }
 
-// The loader's cache (ldconfig), in the format of glibc 2.32 and newer: a head of 48 bytes, entries
-// of 24, which have the name's and the path's places at 4 and 8. Other architectures' entries are
-// among them; these can't be opened.
+// The loader's cache (ldconfig): a head of 48 bytes, entries of 24, which have the name's and the
+// path's places at 4 and 8. Before glibc 2.32 an older format stands before it. Other architectures'
+// entries are among them; these can't be opened.
 void add_cached(Candidates& found) {
     std::FILE* file = std::fopen("/etc/ld.so.cache", "rbe");
     if (file == nullptr) return;
@@ -96,7 +96,8 @@ void add_cached(Candidates& found) {
         std::memcpy(&value, bytes.data() + at, sizeof(value));
         return std::size_t{value};
     };
-    if (bytes.size() < kHead || bytes.compare(0, std::strlen(kMagicWord), kMagicWord) != 0) return;
+    bytes.erase(0, bytes.find(kMagicWord));
+    if (bytes.size() < kHead) return;
     for (std::size_t i = 0; i < number(20) && kHead + (i + 1) * kEntry <= bytes.size(); ++i) {
         const auto name = number(kHead + i * kEntry + 4), path = number(kHead + i * kEntry + 8);
         if (name >= bytes.size() || path >= bytes.size()) return;

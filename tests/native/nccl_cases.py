@@ -182,14 +182,14 @@ def reductions() -> None:
     one, other, op = made(), made(), ctypes.c_int()
     nothing, size = None, ctypes.c_size_t(1)
 
-    def create(kind: int) -> int:
-        assert library.ncclRedOpCreatePreMulSum(ctypes.byref(op), None, kind, 0, one) == SUCCESS
+    def create(kind: int, comm: Pointer = one) -> int:
+        assert library.ncclRedOpCreatePreMulSum(ctypes.byref(op), None, kind, 0, comm) == SUCCESS
         return op.value
 
     def reduce(op: int, comm: Pointer) -> int:
         return library.ncclAllReduce(nothing, nothing, size, 7, op, comm, None)  # type: ignore[no-any-return]
 
-    first, second = create(1), create(2)
+    first, second, _ = create(1), create(2), create(1, other)
     journal()
     assert reduce(second, one) == reduce(first, one) == reduce(SUM, one) == SUCCESS
     assert [line.split()[5] for line in journal()] == ["op1002", "op1001", "op0"]

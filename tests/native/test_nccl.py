@@ -184,6 +184,9 @@ def test_a_line_for_each_communicator_says_what_runs_its_calls() -> None:
         f"sley INFO NCCL 2.29.7 is {stand_in()} (SLEY_NCCL_LIBRARY)",
         "sley INFO ncclCommInitAll of 3 ranks: all calls go to NCCL 2.29.7",
     ]
+    # The config of this client ends before its name.
+    log = check_case("groups", stand_in(), NCCL_DEBUG="INFO")
+    assert "sley INFO ncclCommInitRankConfig of rank 0 of 2: all calls go to" in log
 
 
 def test_a_program_that_is_linked_with_nccl_gets_sleys_and_the_real_one_by_its_rpath(
@@ -359,7 +362,8 @@ def test_a_client_in_c_with_each_header(cuda_headers: Path) -> None:
         flags = (f"-I{folder}", f"-I{cuda_headers}", str(own), f"-Wl,-rpath,{own.parent}")
         client = compiled(TESTS / "nccl_client.c", "", *flags)
         a, b, c = version_of(folder)
-        told, _ = output([client], variables(stand_in()))
+        told, log = output([client], variables(stand_in(), NCCL_DEBUG="INFO"))
+        assert "CommInitRankConfig of rank 1 of 2, client: all calls go to NCCL 2.29.7\n" in log
         assert told == f"22907 compiled with {a * 10000 + b * 100 + c}, last 101\n"
 
 
