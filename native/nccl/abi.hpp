@@ -1,5 +1,5 @@
 // NCCL's binary interface, 2.28 to 2.32 (and clients of 2.27): what sley looks into. No header of
-// NCCL's is included: the numbers, sizes and offsets are facts, and tests compare them with headers.
+// NCCL's is included: numbers, sizes and offsets are facts, and tests compare them with headers.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ inline bool is_error(Result result) {
     return result != Result::kSuccess && result != Result::kInProgress;
 }
 
-struct Handle;                    // what callers hold for a communicator
-enum class RedOp : int {};        // a reduction: built in below kBuiltInOps, else made for a communicator
+struct Handle;              // what callers hold for a communicator
+enum class RedOp : int {};  // built in below kBuiltInOps, else made for a communicator
 constexpr int kBuiltInOps = 5;
 struct UniqueId {
     char bytes[128];

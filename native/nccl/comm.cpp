@@ -31,7 +31,7 @@ Handle* Comm::handle() { return reinterpret_cast<Handle*>(&places[number_]); }
 
 Comm* Comm::make() {
     const std::lock_guard lock(making);
-    // In turn, so that a place is used again as late as possible. It ends: each place is tried once.
+    // In turn, so that a place is used again as late as possible. It ends: it tries each once.
     for (std::size_t tries = 0; tries < kMost; ++tries) {
         const auto number = next++ % kMost;
         auto& place = places[number];

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <mutex>
 
 namespace sley::nccl {
@@ -55,9 +56,8 @@ const char* own_error() {
 
 const char* name_of(Result result) {
     constexpr const char* kNames[] = {
-        "no error",         "CUDA error",    "system error",
-        "internal error",   "invalid argument", "invalid usage",
-        "remote error",     "in progress",   "time-out",
+        "no error",      "CUDA error",   "system error", "internal error", "invalid argument",
+        "invalid usage", "remote error", "in progress",  "time-out",
     };
     const auto number = static_cast<unsigned>(result);
     return number < sizeof(kNames) / sizeof(*kNames) ? kNames[number] : "unknown result";

@@ -1,6 +1,7 @@
 // NCCL's functions, as clients call them. Each is exported as pncclX, and as ncclX, which is weak.
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -144,8 +145,8 @@ std::string place(int rank, int ranks, const Config* config = nullptr) {
 
 Result end(const Name& name, Result (*function)(Handle*), Handle* handle) {
     const auto result = Passing{name, function}(handle);
-    // With an error the communicator is still there, and may be aborted; in progress it is asked for
-    // its state.
+    // With an error the communicator is still there, and may be aborted; in progress it is asked
+    // for its state.
     Comm* comm = Comm::find(handle).comm;
     if (result == Result::kSuccess && comm != nullptr) comm->end();
     return result;

@@ -80,8 +80,8 @@ void add_search_path(const std::string& name, Candidates& found) {
 }
 
 // The loader's cache (ldconfig): a head of 48 bytes, entries of 24, which have the name's and the
-// path's places at 4 and 8. Before glibc 2.32 an older format stands before it. Other architectures'
-// entries are among them; these can't be opened.
+// path's places at 4 and 8. Before glibc 2.32 an older format stands before it. Entries of other
+// architectures are among them; these can't be opened.
 void add_cached(Candidates& found) {
     std::FILE* file = std::fopen("/etc/ld.so.cache", "rbe");
     if (file == nullptr) return;

@@ -1,5 +1,5 @@
-/* An allocator that is preloaded, as jemalloc is: memory of its own, and the end of the process if it
- * gets memory of another one back. It frees nothing. */
+/* An allocator that is preloaded, as jemalloc is: memory of its own, and the end of the process if
+ * it gets memory of another one back. It frees nothing. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@ static size_t used;
 
 void *memalign(size_t alignment, size_t size) {
   if (first == NULL) { /* the loader's, before there are threads */
-    first = mmap(NULL, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    first = mmap(NULL, kBytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (first == MAP_FAILED) abort();
   }
   if (alignment < 16) alignment = 16;

@@ -1,6 +1,6 @@
-// A stand-in for NVIDIA's NCCL. It notes each call in a journal, and gives handles of its own: rank r
-// of a communicator is a Handle with this number. As NCCL does, it calls some of its own functions by
-// their public names, which a preloaded library has, too; and a split of a communicator that doesn't
+// A stand-in for NVIDIA's NCCL. It notes each call in a journal, and gives handles of its own: rank
+// r of a communicator is a Handle with this number. As NCCL does, it calls a function of its own by
+// the public name, which a preloaded library has, too; and a split of a communicator that doesn't
 // block is made by a thread of its own.
 #include <map>
 #include <mutex>
@@ -51,7 +51,9 @@ void write(std::ostream& out, Handle* handle) {
 }
 void write(std::ostream& out, RedOp op) { out << "op" << static_cast<int>(op); }
 void write(std::ostream& out, Result result) { out << static_cast<int>(result); }
-void write(std::ostream& out, UniqueId id) { out << "id" << int{id.bytes[0]} << int{id.bytes[127]}; }
+void write(std::ostream& out, UniqueId id) {
+    out << "id" << int{id.bytes[0]} << int{id.bytes[127]};
+}
 void write(std::ostream& out, Team team) {
     out << team.ranks << ":" << team.rank << ":" << team.stride;
 }
@@ -164,7 +166,8 @@ Result reply(RedOpCreatePreMulSumCall, RedOp* op, void*, int type, int, Handle*)
     return Result::kSuccess;
 }
 // NCCL calls this one of its own by its public name.
-Result reply(BcastCall, void* buffer, size_t count, int type, int root, Handle* comm, void* stream) {
+Result reply(BcastCall, void* buffer, size_t count, int type, int root, Handle* comm,
+             void* stream) {
     return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
 }
 Result reply(GroupStartCall) {

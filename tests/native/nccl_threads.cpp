@@ -1,5 +1,5 @@
-// sley's library under a sanitizer, over the stand-in: communicators come and go in several threads,
-// each with groups of its own, while another thread asks for their state and aborts them.
+// sley's library under a sanitizer, over the stand-in: communicators come and go in several
+// threads, each with groups of its own, while another thread asks for their state and aborts them.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>

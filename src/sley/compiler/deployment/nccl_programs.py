@@ -112,10 +112,10 @@ def _reach(data: mmap.mmap) -> tuple[Reach, str]:
                 return Reach.PRELOAD, "the loader looks NCCL's functions up for it"
     if tags[_NEEDED]:
         return Reach.PRELOAD, f"it needs {tags[_NEEDED].decode()}"
-    if opened := re.search(rb"([\x21-\x7e]*)libnccl\.so", data):
-        if b"/" in opened[1]:
-            return Reach.PATH, "it opens a file of NCCL by its path"
-        return Reach.PRELOAD, "it opens libnccl.so by its name"
+    if texts := [one.start() for one in re.finditer(rb"libnccl\.so", data)]:
+        if any(data[at - 1 : at] != b"/" for at in texts):
+            return Reach.PRELOAD, "it opens libnccl.so by its name"
+        return Reach.PATH, "it opens a file of NCCL by its path"
     if data.find(b"NCCL_COMM_ID\0") >= 0:  # only NCCL itself reads this variable
         return Reach.NOT, "NCCL is linked into it"
     return Reach.OTHERS, "it has no sign of NCCL itself"
