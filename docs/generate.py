@@ -1,4 +1,4 @@
-"""Write the pages that come from the code: data-model.md and the pages in errors/.
+"""Write the pages that come from the code: data-model.md, nccl-functions.md and those in errors/.
 
     python docs/generate.py [FOLDER]    write them into the folder, by default the one of this file
 
@@ -92,8 +92,9 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "communicator": (
         "Communicator",
-        "Errors while ranks make a communicator, during its calls, and while a plan is selected.",
-        ("communicator", "calls", "selection"),
+        "Errors while ranks make a communicator, during its calls, while a plan is selected, and "
+        "of programs that call NCCL.",
+        ("communicator", "calls", "selection", "nccl"),
     ),
     "torch": (
         "PyTorch backend",
@@ -140,6 +141,20 @@ what it found, and a remedy. The first letter of a code identifies the stage.
 
 `docs/generate.py` makes these pages from the rules in `sley.errors`.
 """
+
+NCCL_HEAD = """\
+# Functions of NCCL
+
+What [sley's library](nccl.md) does with each function of nccl.h and nccl_device.h, and with each
+field of `ncclConfig_t`. It reads such a struct by its own size. "Handles": callers hold handles of
+sley's, for communicators and reductions.
+
+`docs/generate.py` makes this page from `native/nccl`.
+"""
+
+# A row of native/nccl/functions.def, its line breaks being spaces: name, version, parameters.
+FUNCTION = re.compile(r"^(?:PASSED|OWN)\(.*?, (\w+), ([\d.]+), \((.*?)\), \(.*\)\)$", re.MULTILINE)
+FIELD = re.compile(r"^FIELD\((.*?), (\w+), \d+, ([\d.]+)\)$", re.MULTILINE)
 
 ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)$")
 SHAPE = re.compile(r"^((?:int|float|uint)\d+|bool) (\([^)]*\))[,:]? *")
@@ -307,6 +322,22 @@ def error_pages() -> dict[str, str]:
     return {"errors/index.md": finished(index), **pages}
 
 
+def nccl_functions() -> str:
+    folder = Path(__file__).resolve().parents[1] / "native" / "nccl"
+    functions = re.sub(r"\n +", " ", (folder / "functions.def").read_text("utf-8"))
+    rows = [
+        (code(f"nccl{name}"), since, "passed on" + ", handles" * ("Handle" in parameters))
+        for name, since, parameters in FUNCTION.findall(functions)
+    ]
+    fields = [
+        (code(name), code(kind), since, "passed on" + ", logged" * (name == "commName"))
+        for kind, name, since in FIELD.findall((folder / "config.def").read_text("utf-8"))
+    ]
+    lines = [NCCL_HEAD, *table(("function", "NCCL from", "what sley does"), rows)]
+    lines += ["", "## ncclConfig_t"]
+    return finished([*lines, *table(("field", "type", "NCCL from", "what sley does"), fields)])
+
+
 def finished(lines: list[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
@@ -314,7 +345,8 @@ def finished(lines: list[str]) -> str:
 def main(arguments: list[str]) -> None:
     folder = Path(arguments[0]) if arguments else Path(__file__).resolve().parent
     (folder / "errors").mkdir(parents=True, exist_ok=True)
-    for name, content in {"data-model.md": data_model(), **error_pages()}.items():
+    pages = {"data-model.md": data_model(), "nccl-functions.md": nccl_functions(), **error_pages()}
+    for name, content in pages.items():
         (folder / name).write_text(content, "utf-8")
 
 

@@ -46,6 +46,11 @@ set(DEVICES  # plans and calls on devices, their processes, and threads as a dev
 set(CUDA  # GPUs
   devices/cuda_device.cpp
   devices/cuda_mappings.cpp)
+set(NCCL  # the library with NCCL's interface, which needs no Python
+  nccl/comm.cpp
+  nccl/errors.cpp
+  nccl/library.cpp
+  nccl/real.cpp)
 set(TORCH  # PyTorch's C interfaces
   torch/libtorch.cpp)
 set(SIMULATOR

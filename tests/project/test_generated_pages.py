@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINK = re.compile(r"\]\((?:\.\./|docs/)*((?:errors/\w+|data-model)\.md)(?:#([\w-]+))?\)")
+PAGES = r"errors/\w+|data-model|nccl-functions"
+LINK = re.compile(rf"\]\((?:\.\./|docs/)*((?:{PAGES})\.md)(?:#([\w-]+))?\)")
 
 
 @pytest.fixture(scope="module")

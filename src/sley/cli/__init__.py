@@ -2,7 +2,8 @@
 
 compile, verify, lift, draw, import_schedule   programs and plans (catalogs: algorithms and rules)
 run                                            plans on this machine
-package, doctor                                directories of plans for runtimes
+exec                                           programs that call NCCL
+package, doctor                                directories of plans for runtimes; programs
 simulate, compare, choose, calibrate, topology times
 tune (with policy)                             tuners
 main                                           the group of commands

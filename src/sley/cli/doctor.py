@@ -1,4 +1,5 @@
-"""sley doctor: says which file of a directory a runtime runs, and why not the others."""
+"""sley doctor: says which file of a directory a runtime runs, and why not the others; and how sley
+reaches a program's calls of NCCL."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from sley.cli.output import Command, echo, print_json, print_rows, report_error
 from sley.communicator.selection.ready_plans import Capacity
 from sley.communicator.selection.user_plans import read_folder
 from sley.compiler import compile
-from sley.compiler.deployment import DeployedCall, decide, examine, runtimes
+from sley.compiler.deployment import DeployedCall, decide, examine, nccl_programs, runtimes
 from sley.compiler.deployment.decisions import OPERATIONS, TYPES, CallDecision
 from sley.compiler.deployment.examination import Examination
 from sley.compiler.deployment.folders import check_path
@@ -69,13 +70,17 @@ def doctor_command(
     """Show which files of DIR a runtime reads, which file runs for each call, and why.
 
     With --collective, --size and --ranks, explain this call. Exit code 1 means that DIR or a file
-    has a problem, that a call runs incorrectly, or that no call can have this size.
+    has a problem, that a call runs incorrectly, or that no call can have this size. For a program
+    or a library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
     """
     if target == OWN:
         for word in ("collective", "sizes"):
             if call[word]:
                 raise click.UsageError(f"{flag(word.removesuffix('s'))} is for other targets")
         _print_own(where, call["ranks"], as_json=as_json)
+        return
+    if nccl_programs.is_program(where):
+        _print_program(where, as_json=as_json)
         return
     _check_kind(where)
     if target is None:
@@ -177,6 +182,17 @@ def _machine_rows() -> Iterator[tuple[str, str]]:
             f"{one.ordinal} to {other.ordinal}" for one, other in pairs if ask(reach, one, other)
         ]
         yield "peer access", f"not from {', '.join(lacking)}" if lacking else "between all GPUs"
+
+
+def _print_program(where: Path, *, as_json: bool) -> None:
+    reach, why = nccl_programs.reach_of(where)
+    ok = reach is not nccl_programs.Reach.NOT
+    if as_json:
+        print_json({"ok": ok, "reached": reach.value, "why": why})
+    else:
+        print_rows([("reached", reach.value), ("why", why)])
+    if not ok:
+        sys.exit(1)
 
 
 def _check_kind(where: Path) -> None:

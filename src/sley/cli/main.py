@@ -18,6 +18,7 @@ from sley.cli.compare import compare_command
 from sley.cli.compile import compile_command
 from sley.cli.doctor import doctor_command
 from sley.cli.draw import draw_command
+from sley.cli.exec import exec_command
 from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
 from sley.cli.output import CommandGroup, echo
@@ -81,7 +82,7 @@ SECTIONS: Mapping[str, Sequence[click.Command]] = {
         *(compile_command, verify_command, import_command),
         *(lift_command, draw_command, list_command),
     ),
-    "Run": (run_command, package_command, doctor_command),
+    "Run": (run_command, exec_command, package_command, doctor_command),
     "Times": (
         *(simulate_command, compare_command, choose_command),
         *(tune_command, calibrate_command, topology_command),

@@ -9,7 +9,7 @@ here              Rule, Diagnostic, Place, SleyError; tracebacks without sley's 
                   of one process that are passed to the others that wait for it
 catalog.py        all rules; each family has a file: language, rescclang, schedules, compiler,
                   verifier, formats, mscclpp, deployment, runtime, devices, communicator, calls,
-                  selection, policy, tuning, torch, topology, simulation, report
+                  selection, nccl, policy, tuning, torch, topology, simulation, report
 successors.py     what replaces the commands, options and names that went
 recognition.py    what kind of file a path names, by its content
 text_files.py     text and TOML, read within limits

@@ -10,7 +10,7 @@ from sley.errors import Rule
 
 _NAMES = """
 language rescclang verifier compiler formats mscclpp schedules deployment runtime devices
-communicator calls selection policy tuning torch topology simulation report
+communicator calls selection nccl policy tuning torch topology simulation report
 """
 _FAMILIES = tuple(import_module(f"sley.errors.{name}") for name in _NAMES.split())
 """The modules with rules."""

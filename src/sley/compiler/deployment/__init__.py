@@ -4,7 +4,7 @@
 does: its `candidates` are files of MSCCL XML or execution plans. `examination` finds what is wrong
 in a directory, and `decisions` which file runs for a call. `packages` writes
 directories, of the rows of a plan table, and `registration` is the program that registers plans
-with MSCCL++.
+with MSCCL++. `nccl_programs` puts sley in the place of NCCL.
 """
 
 from sley.compiler.deployment.decisions import CallAction as CallAction

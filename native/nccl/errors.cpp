@@ -1,0 +1,70 @@
+#include "nccl/errors.hpp"
+
+#include <strings.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <mutex>
+
+namespace sley::nccl {
+namespace {
+
+std::mutex mutex;
+// Of a fixed length: it must hold nothing that a destructor frees, because clients call until the
+// process ends. NCCL's own has 1,024 characters, too.
+char last[1024];
+std::atomic<bool> is_own{false};
+
+bool debugs(std::initializer_list<const char*> levels) {
+    const char* level = std::getenv("NCCL_DEBUG");
+    if (level == nullptr) return false;
+    for (const char* one : levels) {
+        if (strcasecmp(level, one) == 0) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+Result refuse(Result result, const char* code, const std::string& expected,
+              const std::string& found, const std::string& remedy) {
+    const std::string line = std::string(code) + ": expected " + expected + ", found " + found +
+                             ". " + remedy;
+    {
+        const std::lock_guard lock(mutex);
+        std::snprintf(last, sizeof(last), "%s", line.c_str());
+        is_own = true;
+    }
+    if (debugs({"WARN", "INFO", "TRACE"})) std::fprintf(stderr, "sley WARN %s\n", line.c_str());
+    return result;
+}
+
+void heard(Result result) {
+    if (is_error(result)) is_own = false;
+}
+
+const char* own_error() {
+    if (!is_own) return nullptr;
+    thread_local char copy[sizeof(last)];
+    const std::lock_guard lock(mutex);
+    std::memcpy(copy, last, sizeof(last));
+    return copy;
+}
+
+const char* name_of(Result result) {
+    constexpr const char* kNames[] = {
+        "no error",      "CUDA error",   "system error", "internal error", "invalid argument",
+        "invalid usage", "remote error", "in progress",  "time-out",
+    };
+    const auto number = static_cast<unsigned>(result);
+    return number < sizeof(kNames) / sizeof(*kNames) ? kNames[number] : "unknown result";
+}
+
+bool is_logging() { return debugs({"INFO", "TRACE"}); }
+
+void log(const std::string& line) { std::fprintf(stderr, "sley INFO %s\n", line.c_str()); }
+
+}  // namespace sley::nccl

@@ -1,0 +1,121 @@
+"""Programs that call NCCL: sley's library in its place, and how it reaches their calls."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Mapping
+from enum import Enum
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from sley.errors.nccl import N701, N704
+
+LIBRARY = "SLEY_NCCL_LIBRARY"
+"""The variable with the path of the NCCL to which sley passes calls on."""
+
+_VLLM = "VLLM_NCCL_SO_PATH"
+_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_SYMBOLS, _DYNAMIC, _RELOCATIONS = 11, 6, 4  # kinds of sections
+_NEEDED, _SONAME = 1, 14  # tags of the dynamic section
+_SECTION = np.dtype("<u4,<u4,<u8,<u8,<u8,<u8,<u4,<u4,<u8,<u8")
+_SYMBOL = np.dtype([("name", "<u4"), ("rest", "V20")])
+_RELOCATION = np.dtype([("place", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("added", "<i8")])
+
+
+def library() -> Path:
+    """sley's library with NCCL's interface. Errors: N704."""
+    # Beside the extension module, also in an editable installation.
+    spec = find_spec("sley.engine._native")
+    folder = Path(spec.origin).parents[1] if spec and spec.origin else Path()
+    path = folder / "nccl" / "libnccl.so.2"
+    if not path.is_file() or re.search("[ :]", str(path)):
+        raise N704.error(
+            expected="sley's library at a path without spaces and colons",
+            found=f"{path}" if path.is_file() else f"no {path}",
+        )
+    return path
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The variables for a program that is to call sley's library: `given`, with the library before
+    the others of LD_PRELOAD. vLLM opens the file that its variable names: that one becomes the NCCL
+    to which calls are passed on. Errors: N701, N704."""
+    own = str(library())
+    found = {**given, "LD_PRELOAD": ":".join(filter(None, (own, given.get("LD_PRELOAD"))))}
+    if given.get(_VLLM):
+        found |= {_VLLM: own, LIBRARY: given.get(LIBRARY, given[_VLLM])}
+    path = found.get(LIBRARY)
+    if path is not None and not (Path(path).is_absolute() and Path(path).is_file()):
+        raise N701.error(
+            expected="the absolute path of NVIDIA's libnccl.so.2", found=f"{LIBRARY}={path}"
+        )
+    return found
+
+
+class Reach(Enum):
+    """How the calls of a file to NCCL come to sley's library."""
+
+    PRELOAD = "by preload: sley exec -- COMMAND"
+    PATH = "by its path only: give the program the path of sley's library, where it takes one"
+    NOT = "not at all"
+    OTHERS = "by preload, if a library that it loads is"
+
+
+def is_program(path: Path) -> bool:
+    """Whether a file is a program or a library for 64-bit Linux."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def reach_of(path: Path) -> tuple[Reach, str]:
+    """How sley's library reaches the calls of a program or a library, and why."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            return _reach(data)
+        except (ValueError, IndexError):
+            return Reach.NOT, "the file is damaged"
+
+
+def _reach(data: mmap.mmap) -> tuple[Reach, str]:
+    start, count = (int.from_bytes(data[a:b], "little") for a, b in ((40, 48), (60, 62)))
+    sections = np.frombuffer(data[start : start + count * _SECTION.itemsize], _SECTION)
+
+    def tables(kind: int) -> list[tuple[bytes, bytes]]:
+        """The sections of a kind, each with the section that it refers to."""
+        found = sections[sections["f1"] == kind]
+        return [(content(row), content(sections[row["f6"]])) for row in found]
+
+    def content(row: np.void) -> bytes:
+        return data[int(row["f4"]) : int(row["f4"]) + int(row["f5"])]
+
+    if not (dynamic := tables(_DYNAMIC)):
+        return Reach.NOT, "it is linked statically: nothing can be loaded before it"
+    tags = {_NEEDED: b"", _SONAME: b""}
+    for table, strings in dynamic:
+        for tag, at in np.frombuffer(table, "<u8").reshape(-1, 2).tolist():
+            if tag in tags and strings.startswith(b"libnccl.so", at):
+                tags[tag] = strings[at : strings.index(b"\0", at)]
+    if tags[_SONAME]:
+        return Reach.PRELOAD, "it is an NCCL: programs that ask for it by name get sley's"
+    for table, strings in tables(_SYMBOLS):
+        # A name may be the end of another one, as ncclX is of pncclX.
+        ends = [one.start() for one in re.finditer(rb"nccl[A-Z]\w+\0", strings)]
+        names = [at for end in ends for at in (end, end - 1)]
+        ours = np.flatnonzero(np.isin(np.frombuffer(table, _SYMBOL)["name"], names))
+        for relocations, _ in tables(_RELOCATIONS):
+            if np.isin(np.frombuffer(relocations, _RELOCATION)["symbol"], ours).any():
+                return Reach.PRELOAD, "the loader looks NCCL's functions up for it"
+    if tags[_NEEDED]:
+        return Reach.PRELOAD, f"it needs {tags[_NEEDED].decode()}"
+    if texts := [one.start() for one in re.finditer(rb"libnccl\.so", data)]:
+        if any(data[at - 1 : at] != b"/" for at in texts):
+            return Reach.PRELOAD, "it opens libnccl.so by its name"
+        return Reach.PATH, "it opens a file of NCCL by its path"
+    if data.find(b"NCCL_COMM_ID\0") >= 0:  # only NCCL itself reads this variable
+        return Reach.NOT, "NCCL is linked into it"
+    return Reach.OTHERS, "it has no sign of NCCL itself"

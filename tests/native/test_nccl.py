@@ -1,0 +1,418 @@
+"""sley's library with NCCL's interface: over a stand-in for NVIDIA's NCCL, and over NVIDIA's as far
+as it goes without a GPU.
+
+NVIDIA's is the package nvidia-nccl of this Python, or the file that `SLEY_TEST_NCCL` names, with
+its headers in include/ beside its folder. `SLEY_TEST_NCCL_HEADERS` may name other folders of
+headers, separated by colons.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sley.cli import main
+from sley.compiler.deployment import nccl_programs
+from sley.errors.disk_cache import cached
+from support.devices.native_programs import (
+    EVERY_SANITIZER,
+    NATIVE,
+    SOURCES,
+    TESTS,
+    compiler,
+    run,
+    sanitized,
+)
+
+CASES = TESTS / "nccl_cases.py"
+NOT_EXPORTED = {"CftBarrierCreateRequirement"}
+"""Declared by NCCL 2.31, but not among its library's exports."""
+
+
+def compiled(source: Path, suffix: str, *flags: str) -> Path:
+    """A program or a library that is made of a file, cached by content."""
+    texts = [path.read_bytes() for path in (source, *sorted((NATIVE / "nccl").iterdir()))]
+
+    def build(path: Path) -> None:
+        kind = "c" if source.suffix == ".c" else "c++"
+        sources = ("-x", kind, str(source), "-x", "none")
+        command = [compiler(), *sources, *flags, f"-I{NATIVE}", "-o", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    made = cached([compiler(), *flags, *texts], suffix, build)
+    made.chmod(0o700)
+    return made
+
+
+def stand_in(*flags: str) -> Path:
+    common = ("-std=c++17", "-shared", "-fPIC", "-pthread", "-DVERSION=22907")
+    source = TESTS / "nccl_stand_in.cpp"
+    return compiled(source, ".so", *common, "-Wl,-soname,libnccl.so.2", *flags)
+
+
+def variables(real: Path | str | None, **more: str) -> dict[str, str]:
+    """The environment of a program whose NCCL is sley's, which passes calls on to `real`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL", "SLEY_NCCL", "LD_"))}
+    given = {} if real is None else {"SLEY_NCCL_LIBRARY": str(real)}
+    return {**kept, **given, "LD_PRELOAD": str(nccl_programs.library()), **more}
+
+
+def output(command: list[str | Path], environment: dict[str, str]) -> tuple[str, str]:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def check_case(case: str, real: Path | str, *arguments: str | Path, **more: str) -> str:
+    command = [sys.executable, CASES, case, *(arguments or (real,))]
+    return output(command, variables(real, **more))[1]
+
+
+@cache
+def nvidias() -> Path:
+    """NVIDIA's library; skips the test without one."""
+    given = os.environ.get("SLEY_TEST_NCCL")
+    spec = find_spec("nvidia.nccl") if given is None and find_spec("nvidia") else None
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    found = [Path(given)] if given else [Path(one) / "lib" / "libnccl.so.2" for one in folders]
+    real = next((path for path in found if path.is_file()), None)
+    if real is None:
+        pytest.skip("no NCCL: the package nvidia-nccl-cu13, or SLEY_TEST_NCCL")
+    return real
+
+
+def headers() -> list[Path]:
+    """Folders with nccl.h; skips the test without one."""
+    named = os.environ.get("SLEY_TEST_NCCL_HEADERS", "").split(":")
+    found = [path for one in named if (path := Path(one, "nccl.h")).is_file() and one]
+    if not found:
+        found = [path for path in [nvidias().parents[1] / "include" / "nccl.h"] if path.is_file()]
+    if not found:
+        pytest.skip("no headers of NCCL")
+    return [path.parent for path in found]
+
+
+@pytest.fixture
+def cuda_headers(tmp_path: Path) -> Path:
+    """As much of CUDA's headers as NCCL's need."""
+    for name, text in (("fp16", "struct half;\n"), ("bf16", ""), ("fp8", "")):
+        (tmp_path / f"cuda_{name}.h").write_text(text)
+    types = ["CUresult", "CUdeviceptr", "CUlogicalEndpointId", "CUmemLocationType", "cuuint64_t"]
+    (tmp_path / "cuda.h").write_text("".join(f"typedef void *{one};\n" for one in types))
+    (tmp_path / "cuda_runtime.h").write_text(
+        "#include <stddef.h>\ntypedef struct CUstream_st *cudaStream_t;\n"
+        "typedef struct CUevent_st *cudaEvent_t;\n#define __host__\n#define __device__\n"
+    )
+    return tmp_path
+
+
+def rows() -> dict[str, tuple[str, tuple[int, ...], str]]:
+    """The functions of the table: result, version, parameters as it spells them."""
+    text = re.sub(r"\n +", " ", (NATIVE / "nccl" / "functions.def").read_text())
+    found = re.findall(r"^(?:PASSED|OWN)\((.*?), (\w+), ([\d.]+), \((.*?)\), \(.*\)\)$", text, re.M)
+    return {
+        name: (result, tuple(map(int, since.split("."))), parameters)
+        for result, name, since, parameters in found
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "every_function",
+        "handles",
+        "all_ranks",
+        "reductions",
+        "groups",
+        "in_progress",
+        "errors",
+        "threads",
+        "forked",
+    ],
+)
+def test_calls_over_the_stand_in(case: str) -> None:
+    check_case(case, stand_in())
+
+
+@pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
+def test_threads_under_sanitizers(sanitizers: str) -> None:
+    program = sanitized(sanitizers, *SOURCES["NCCL"], TESTS / "nccl_threads.cpp")
+    done = run(program, SLEY_NCCL_LIBRARY=str(stand_in()))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_a_function_that_the_real_library_lacks_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "exports.map"
+    script.write_text("{ global: *; local: pncclCommGrow; };")
+    log = check_case("lacking", stand_in(f"-Wl,--version-script={script}"), NCCL_DEBUG="WARN")
+    assert log.startswith("sley WARN N702: expected ncclCommGrow")
+    assert log.count("\n") == 1
+
+
+def test_without_the_real_library_each_call_says_where_it_was_sought(tmp_path: Path) -> None:
+    (tmp_path / "libnccl.so.2").symlink_to(nccl_programs.library())
+    (tmp_path / "text.so").write_text("")
+    for path, why in (
+        ("libnccl.so.2", "no absolute path"),
+        (str(tmp_path / "none.so"), "No such file or directory"),
+        (str(tmp_path / "libnccl.so.2"), "sley's own library"),
+        (str(tmp_path / "text.so"), f"{tmp_path / 'text.so'}: file too short"),
+        (str(compiled_empty(tmp_path)), "no NCCL: it has no pncclGetVersion"),
+    ):
+        check_case("nowhere", path, why)
+
+
+def compiled_empty(folder: Path) -> Path:
+    source = folder / "empty.c"
+    source.write_text("int nothing;\n")
+    return compiled(source, ".so", "-shared", "-fPIC")
+
+
+def test_a_line_for_each_communicator_says_what_runs_its_calls() -> None:
+    log = check_case("all_ranks", stand_in(), NCCL_DEBUG="INFO").splitlines()
+    assert log == [
+        f"sley INFO NCCL 2.29.7 is {stand_in()} (SLEY_NCCL_LIBRARY)",
+        "sley INFO ncclCommInitAll of 3 ranks: all calls go to NCCL 2.29.7",
+    ]
+    # The config of this client ends before its name.
+    log = check_case("groups", stand_in(), NCCL_DEBUG="INFO")
+    assert "sley INFO ncclCommInitRankConfig of rank 0 of 2: all calls go to" in log
+
+
+def test_a_program_that_is_linked_with_nccl_gets_sleys_and_the_real_one_by_its_rpath(
+    tmp_path: Path,
+) -> None:
+    shutil.copy(stand_in(), tmp_path / "libnccl.so.2")
+    source = tmp_path / "program.c"
+    source.write_text(
+        "#include <stdio.h>\nint ncclGetVersion(int *);\n"
+        'int main() { int v; ncclGetVersion(&v); printf("%d\\n", v); }\n'
+    )
+    program = compiled(
+        source,
+        "",
+        f"-L{tmp_path}",
+        "-l:libnccl.so.2",
+        f"-Wl,-rpath,{tmp_path}",
+        "-Wl,--no-as-needed",
+    )
+    told, log = output([program], variables(None, NCCL_DEBUG="INFO"))
+    assert told == "22907\n"
+    assert log == (
+        f"sley INFO NCCL 2.29.7 is {tmp_path}/libnccl.so.2 (the search path of the program)\n"
+    )
+    assert nccl_programs.reach_of(program)[0] is nccl_programs.Reach.PRELOAD
+
+
+def test_which_library_answers_by_the_way_of_loading() -> None:
+    """NCCL's functions, by what a Python program asks for."""
+    real, own = stand_in(), nccl_programs.library()
+    script = (
+        "import ctypes, sys\n"
+        "library = ctypes.CDLL(sys.argv[1] or None)\n"
+        "print(hasattr(library, 'stand_in_fail'), end=' ')\n"
+        "print(library.ncclSetEncryption(None))\n"
+    )
+
+    def answer(name: str | Path, environment: dict[str, str]) -> str:
+        return output([sys.executable, "-c", script, name], environment)[0]
+
+    preloaded = variables(real)
+    bare = {k: v for k, v in preloaded.items() if k != "LD_PRELOAD"}
+    assert answer("libnccl.so.2", preloaded) == "False 0\n"
+    assert answer("", preloaded) == "False 0\n"  # dlsym among all that is loaded, as nccl4py does
+    assert answer(own, bare) == "False 0\n"  # vLLM, with its variable
+    assert answer(real, preloaded) == "True 0\n", "a preload doesn't catch a path"
+
+
+def test_the_preloaded_library_disturbs_no_other_program() -> None:
+    told, log = output(["bash", "-c", "echo $(echo told)"], variables("/none", NCCL_DEBUG="INFO"))
+    assert (told, log) == ("told\n", "")
+
+
+def exported(library: Path) -> dict[str, str]:
+    """The names that a library exports, with nm's letter."""
+    lines = output(["nm", "-D", "--defined-only", library], dict(os.environ))[0].splitlines()
+    return {line.split()[2]: line.split()[1] for line in lines}
+
+
+def needs_nm() -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("no nm")
+
+
+def test_the_library_exports_nothing_but_nccls_pairs() -> None:
+    needs_nm()
+    pairs = {f"nccl{name}": "W" for name in rows()} | {f"pnccl{name}": "T" for name in rows()}
+    assert exported(nccl_programs.library()) == pairs
+    told = output(["readelf", "-dV", nccl_programs.library()], dict(os.environ))[0]
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", told))
+    assert needed <= {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"} | {
+        one for one in needed if one.startswith("ld-linux")
+    }
+    assert "SONAME" in told
+    assert "Version definition" not in told
+
+
+def test_the_table_has_the_functions_of_nvidias_library() -> None:
+    needs_nm()
+    real = nvidias()
+    told = output(
+        [
+            sys.executable,
+            "-c",
+            "import ctypes, sys; v = ctypes.c_int(); "
+            "ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(v)); print(v.value)",
+            real,
+        ],
+        dict(os.environ),
+    )[0]
+    number = int(told)
+    version = (number // 10000, number // 100 % 100, number % 100)
+    pairs = {
+        f"{p}nccl{name}" for name, row in rows().items() if row[1] <= version for p in ("", "p")
+    }
+    names = {*exported(real)} - {"ncclResetDebugInitInternal"}  # for NCCL itself
+    if version < (2, 33):
+        assert names == pairs
+
+
+def test_nvidias_library_without_a_gpu_and_with_an_allocator_that_is_preloaded() -> None:
+    check_case("real_library", nvidias())
+    allocator = compiled(TESTS / "nccl_malloc.c", ".so", "-shared", "-fPIC", "-fno-builtin")
+    check_case("real_library", nvidias(), LD_PRELOAD=f"{allocator}:{nccl_programs.library()}")
+
+
+def version_of(folder: Path) -> tuple[int, ...]:
+    text = (folder / "nccl.h").read_text()
+    return tuple(
+        int(re.findall(rf"#define NCCL_{part} +(\d+)", text)[0])
+        for part in ("MAJOR", "MINOR", "PATCH")
+    )
+
+
+def test_functions_and_configs_are_those_of_the_headers(cuda_headers: Path) -> None:
+    for folder in headers():
+        version = version_of(folder)
+        files = [folder / "nccl.h", *sorted(folder.glob("nccl_device/*.h"))]
+        declared = {
+            name
+            for path in files
+            for words, name in DECLARED.findall(path.read_text())
+            if "INLINE" not in words
+        }
+        known = {name for name, row in rows().items() if row[1] <= version}
+        assert declared - NOT_EXPORTED - known == set(), folder
+        checks = []
+        for name in sorted(known & declared):
+            if name.startswith(("Team", "GinInbox", "GinOutbox")):
+                continue  # overloaded for code on devices, and in a header that isn't included
+            result, _, parameters = rows()[name]
+            own = f"static_cast<{result} (*)({parameters})>(nullptr)"
+            checks.append(f"static_assert(alike(&::nccl{name}, {own}));")
+        for name, offset, since in FIELD.findall((NATIVE / "nccl" / "config.def").read_text()):
+            if tuple(map(int, since.split("."))) <= version:
+                checks.append(f"static_assert(offsetof(ncclConfig_t, {name}) == {offset});")
+        source = cuda_headers / "check.cpp"
+        source.write_text("\n".join((CHECK, *checks)))
+        folders = (f"-I{one}" for one in (cuda_headers, folder, NATIVE))
+        command = [compiler(), "-std=c++17", "-w", "-fsyntax-only", *folders, str(source)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+
+
+DECLARED = re.compile(
+    r"^((?:NCCL_EXTERN_C .*?)?(?:ncclResult_t|ncclTeam_t|int|void|const char\*) +)nccl([A-Z]\w*)\(",
+    re.MULTILINE,
+)
+FIELD = re.compile(r"^FIELD\(.*?, (\w+), (\d+), ([\d.]+)\)", re.MULTILINE)
+CHECK = """
+#include <cstddef>
+#include <type_traits>
+#include <nccl.h>
+#include <nccl_device.h>
+#include "nccl/abi.hpp"
+using namespace sley::nccl;
+template <class A, class B>
+constexpr bool same = sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B> &&
+                      std::is_class_v<A> == std::is_class_v<B>;
+template <> constexpr bool same<void, void> = true;
+template <class A, class... As, class B, class... Bs>
+constexpr bool alike(A (*)(As...), B (*)(Bs...)) {
+    if constexpr (sizeof...(As) != sizeof...(Bs)) return false;
+    else return (same<A, B> && ... && same<As, Bs>);
+}
+static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
+"""
+
+
+def test_a_client_in_c_with_each_header(cuda_headers: Path) -> None:
+    for folder in headers():
+        own = nccl_programs.library()
+        flags = (f"-I{folder}", f"-I{cuda_headers}", str(own), f"-Wl,-rpath,{own.parent}")
+        client = compiled(TESTS / "nccl_client.c", "", *flags)
+        a, b, c = version_of(folder)
+        told, log = output([client], variables(stand_in(), NCCL_DEBUG="INFO"))
+        assert "CommInitRankConfig of rank 1 of 2, client: all calls go to NCCL 2.29.7\n" in log
+        assert told == f"22907 compiled with {a * 10000 + b * 100 + c}, last 101\n"
+
+
+def test_exec_puts_the_library_in_place(tmp_path: Path) -> None:
+    names = ("LD_PRELOAD", "SLEY_NCCL_LIBRARY", "VLLM_NCCL_SO_PATH")
+    script = f"import os; print(*map(os.environ.get, {names}))"
+    command = [sys.executable, "-m", "sley", "exec", "--", sys.executable, "-c", script]
+    real, own = stand_in(), nccl_programs.library()
+    bare = {k: v for k, v in variables(None).items() if k != "LD_PRELOAD"}
+    assert output(command, bare)[0] == f"{own} None None\n"
+    given = {**bare, "LD_PRELOAD": str(real), "VLLM_NCCL_SO_PATH": str(real)}
+    assert output(command, given)[0] == f"{own}:{real} {real} {own}\n"
+
+
+def test_exec_refuses_what_it_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def told(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["exec", *words])
+        return result.exit_code, result.output
+
+    assert told("--", "no-such-program")[0] == 2
+    monkeypatch.setenv("SLEY_NCCL_LIBRARY", "libnccl.so.2")
+    code, text = told("true")
+    assert code == 1
+    assert "N701" in text
+    monkeypatch.setattr(nccl_programs, "find_spec", lambda name: None)
+    code, text = told("true")
+    assert code == 1
+    assert "N704" in text
+
+
+def test_the_doctor_says_how_a_program_is_reached(tmp_path: Path) -> None:
+    def told(text: str, *flags: str) -> tuple[int, str]:
+        source = tmp_path / "program.c"
+        source.write_text(text)
+        result = CliRunner().invoke(main, ["doctor", str(compiled(source, "", *flags))])
+        return result.exit_code, result.output
+
+    opens = '#include <stdio.h>\nint main() {{ puts("{}"); return 0; }}\n'
+    assert told(opens.format("libnccl.so.2"))[1].startswith(
+        "reached                by preload: sley"
+    )
+    assert told(opens.format("/opt/libnccl.so.2"))[1].startswith(
+        "reached                by its path"
+    )
+    code, text = told(opens.format("NCCL_COMM_ID"))
+    assert (code, "not at all" in text, "linked into it" in text) == (1, True, True)
+    assert told(opens.format("else"))[1].startswith("reached                by preload, if")
+    code, text = told(opens.format("libnccl.so.2"), "-static")
+    assert (code, "statically" in text) == (1, True)
+    plugin = "int ncclGetVersion(int *);\nint f(int *v) { return ncclGetVersion(v); }\n"
+    assert "looks NCCL's functions up" in told(plugin, "-shared", "-fPIC")[1]
+    assert "it is an NCCL" in CliRunner().invoke(main, ["doctor", str(stand_in())]).output
