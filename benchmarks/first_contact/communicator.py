@@ -45,7 +45,7 @@ MOST_BYTES = 8 << 20
 ROOM = MOST_BYTES + 64
 """Bytes for such an array, and where it begins."""
 
-MANY = 20
+MANY = 200
 """Communicators of 2 ranks that are opened beside one another."""
 
 FULL_BYTES = 256 << 20
@@ -252,7 +252,7 @@ def step(lines: Lines, most_bytes: int, timeout_s: float) -> bool:
     for ranks in (2, 4):
         row = {"what": "calls of processes", "ranks": ranks}
         good.append(lines.attempt(row, partial(_of_processes, ranks, most_bytes, timeout_s)))
-    for what, work in (("many communicators", _many), ("beside a full GPU", _beside_full)):
+    for what, work in (("beside a full GPU", _beside_full), ("many communicators", _many)):
         good.append(lines.attempt({"what": what}, partial(work, device, timeout_s)))
     return all(good)
 
