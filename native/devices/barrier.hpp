@@ -28,6 +28,9 @@ public:
     // own: the ranks of this process. patience_s: the longest wait for another process.
     Barrier(void* memory, int ranks, std::vector<int> own, double patience_s);
 
+    // A word for those who share the memory, 0 at first.
+    Word& free_word() { return (&abort_)[1]; }
+
     void give_up() { abort_ = 1; }
     bool is_given_up() const { return abort_ != 0; }
     // What a process is told of a call of which it has no report.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
+#include <random>
 #include <stdexcept>
 #include <utility>
 
@@ -10,18 +12,27 @@
 #include "devices/refusal.hpp"
 
 namespace sley {
-namespace {
 
-// A start that may still run, by the event behind it. part: see Device::part; all of the device if
-// the start waits for others, which may still run.
-struct Running {
-    std::uint64_t order;
-    Resource event;
+// A call of a crowd, which may still run. left: launches to come, of ranks that are later. events:
+// behind those that were launched, by their orders. gate: what they all wait for; if nothing, null.
+// part: see Device::part, of all launches; all of the device if they wait for others, which may still
+// run.
+struct CallOrder::Running {
+    std::weak_ptr<Crowd> crowd;
+    std::uint64_t call;
     double part;
+    std::size_t left;
+    Resource gate;
+    std::vector<std::pair<std::uint64_t, Resource>> events;
 };
 
-// By context; only in a LaunchTurn. At exit the events are the driver's, which may be unloaded.
-auto& g_running = *new std::map<std::uintptr_t, std::vector<Running>>;
+// At exit the events are the driver's, which may be unloaded.
+std::map<std::uintptr_t, std::vector<CallOrder::Running>>& CallOrder::running() {
+    static auto& found = *new std::map<std::uintptr_t, std::vector<Running>>;
+    return found;
+}
+
+namespace {
 
 // At every so many calls a milestone is recorded, and the one before waited for. A driver's queue has
 // room for about 1,000 launches; one that waited for room would hold the turn, which the rank that it
@@ -37,6 +48,23 @@ CallOrder::CallOrder(const std::atomic<std::uint64_t>* abort) : abort_(abort) {
 }
 
 CallOrder::~CallOrder() { forget(this); }
+
+void CallOrder::join(std::atomic<std::uint64_t>& word,
+                     const std::map<std::uintptr_t, std::size_t>& launches) {
+    static auto& crowds = *new std::map<std::uint64_t, std::weak_ptr<Crowd>>;
+    std::random_device random;
+    const auto drawn = (std::uint64_t{random()} << 32 | random()) | 1;
+    std::uint64_t known = 0;
+    if (word.compare_exchange_strong(known, drawn)) known = drawn;
+    const LaunchTurn turn;
+    for (auto each = crowds.begin(); each != crowds.end();) {
+        each = each->second.expired() ? crowds.erase(each) : std::next(each);
+    }
+    auto& joined = crowds[known];
+    if (const auto found = joined.lock()) crowd_ = found;
+    joined = crowd_;
+    for (const auto& [context, count] : launches) crowd_->launches[context] += count;
+}
 
 void CallOrder::catch_up() const {
     for (const Mark& mark : marks_) {
@@ -143,34 +171,74 @@ void OrderedCall::follow(std::size_t k, Device::Stream stream) {
 void OrderedCall::take_room(const std::vector<Device::Stream>& streams) {
     for (const auto& [context, starts] : on_) {
         if (states_[starts.front()].is_captured) continue;
-        auto& running = g_running[context];
-        const auto drop = [&running](const auto& is_over) {
-            running.erase(std::remove_if(running.begin(), running.end(), is_over), running.end());
+        const cuda::Current current(context);
+        take_room(CallOrder::running()[context], starts, streams);
+    }
+}
+
+// What the first rank of a crowd decides for a call holds for the others, which are launched later:
+// a rank that waited for calls that began between could wait for one that waits for the first rank.
+void OrderedCall::take_room(std::vector<CallOrder::Running>& running,
+                            const std::vector<std::size_t>& starts,
+                            const std::vector<Device::Stream>& streams) {
+    using Running = CallOrder::Running;
+    const auto& crowd = order_->crowd_;
+    const auto& device = *starts_[starts.front()].device;
+    const auto drop = [&running](const auto& is_over) {
+        running.erase(std::remove_if(running.begin(), running.end(), is_over), running.end());
+    };
+    // The order's calls before come before this one anyway.
+    for (auto& each : running) {
+        auto& events = each.events;
+        const auto is_own = [this](const auto& event) { return event.first == order_->number_; };
+        events.erase(std::remove_if(events.begin(), events.end(), is_own), events.end());
+    }
+    drop([](const Running& each) { return each.left == 0 && each.events.empty(); });
+    auto own = std::find_if(running.begin(), running.end(), [&](const Running& each) {
+        return each.call == order_->calls_ && each.crowd.lock() == crowd;
+    });
+    if (own == running.end()) {
+        const auto here = crowd->launches.find(device.context());
+        const std::size_t all =
+            here == crowd->launches.end() ? starts.size() : std::max(here->second, starts.size());
+        double part = 0;
+        for (const std::size_t k : starts) part += parts_[k];
+        part *= static_cast<double>(all) / static_cast<double>(starts.size());
+        const auto is_other = [&](const Running& each) { return each.crowd.lock() != crowd; };
+        const auto fits = [&] {
+            double sum = part;
+            for (const auto& each : running) sum += is_other(each) ? each.part : 0;
+            return sum <= 1;
         };
-        const auto fits = [this, &running, &starts = starts] {
-            double part = 0;
-            for (const auto& each : running) part += each.part;
-            for (const std::size_t k : starts) part += parts_[k];
-            return part <= 1;
-        };
-        // Its own calls before come before it anyway.
-        drop([this](const Running& each) { return each.order == order_->number_; });
         if (!fits()) {
-            drop([device = starts_[starts.front()].device](const Running& each) {
-                return device->is_done(each.event.address);
+            drop([&device](const Running& each) {
+                const auto is_done = [&device](const auto& event) {
+                    return device.is_done(event.second.address);
+                };
+                return (each.left == 0 || each.crowd.expired()) &&
+                       std::all_of(each.events.begin(), each.events.end(), is_done);
             });
         }
-        const bool waits = !fits();
-        std::vector<Running> behind;
-        if (waits) behind.swap(running);
-        for (const std::size_t k : starts) {
-            for (const auto& each : behind) {
-                const cuda::Current current(context);
-                starts_[k].device->wait(streams[k], each.event.address, false);
+        Resource gate;
+        if (!fits()) {
+            const auto first = streams[starts.front()];
+            for (const auto& each : running) {
+                if (!is_other(each)) continue;
+                for (const auto& [_, event] : each.events) device.wait(first, event.address, false);
             }
-            running.push_back({order_->number_, order_->marks_[k].event, waits ? 1 : parts_[k]});
+            gate = device.event();
+            device.record(gate.address, first, false);
+            part = 1;
         }
+        own = running.insert(running.end(), {crowd, order_->calls_, part, all, gate, {}});
     }
+    for (const std::size_t k : starts) {
+        if (own->gate.owner != nullptr) {
+            starts_[k].device->wait(streams[k], own->gate.address, false);
+        }
+        own->events.emplace_back(order_->number_, order_->marks_[k].event);
+    }
+    own->left -= std::min(own->left, starts.size());
 }
 
 void OrderedCall::record(std::size_t k, Device::Stream stream, bool recorded) {

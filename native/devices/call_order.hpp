@@ -38,8 +38,20 @@ public:
 
     bool is_given_up() const { return abort_->load(std::memory_order_relaxed) != 0; }
 
+    // Joins the orders of other ranks, before any of them starts a call. word: in memory that they
+    // share, 0 at first. launches: of a call of this order, by context.
+    void join(std::atomic<std::uint64_t>& word,
+              const std::map<std::uintptr_t, std::size_t>& launches);
+
 private:
     friend class OrderedCall;
+
+    // Orders of this process that start the same calls, since their kernels wait for one another.
+    // launches: of a call of all of them, by context.
+    struct Crowd {
+        std::map<std::uintptr_t, std::size_t> launches;
+    };
+    struct Running;
 
     // Waits for the last milestone.
     void catch_up() const;
@@ -55,7 +67,11 @@ private:
         bool is_in_graphs = false;  // which record it at any time
     };
 
+    // By context; only in a LaunchTurn.
+    static std::map<std::uintptr_t, std::vector<Running>>& running();
+
     const std::atomic<std::uint64_t>* abort_;
+    std::shared_ptr<Crowd> crowd_ = std::make_shared<Crowd>();
     std::uint64_t number_;  // no other order has it
     std::uint64_t calls_ = 0;  // that weren't captured
     std::vector<Mark> marks_;
@@ -63,9 +79,9 @@ private:
 
 // A call on fixed memory, which can be started many times, by one thread at a time.
 //
-// Calls of several orders run beside one another if all their blocks fit on each device. Otherwise a
-// call waits for those before it, as they were started; each could else fill a device, and wait there
-// for its blocks on another. Captured calls don't: nothing tells when their graphs run.
+// Calls of several communicators run beside one another if all their blocks fit on each device.
+// Otherwise a call waits for those before it, as they were started; each could else fill a device, and
+// wait there for its blocks on another. Captured calls don't: nothing tells when their graphs run.
 class OrderedCall {
 public:
     OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts);
@@ -82,6 +98,8 @@ public:
 private:
     void follow(std::size_t k, Device::Stream stream);
     void take_room(const std::vector<Device::Stream>& streams);
+    void take_room(std::vector<CallOrder::Running>& running, const std::vector<std::size_t>& starts,
+                   const std::vector<Device::Stream>& streams);
     void record(std::size_t k, Device::Stream stream, bool recorded);
 
     std::shared_ptr<CallOrder> order_;

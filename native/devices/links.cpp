@@ -13,6 +13,9 @@ Links::Links(std::shared_ptr<MemoryExchange> memory, std::shared_ptr<MemoryIndex
     : memory_(std::move(memory)), index_(std::move(index)),
       registrations_(std::make_shared<Registrations>(memory_, index_)), barrier_(std::move(barrier)),
       order_(std::move(order)) {
+    std::map<std::uintptr_t, std::size_t> starts;
+    for (const auto& place : places) starts[place.device->context()] += place.launches.size();
+    order_->join(barrier_->free_word(), starts);  // before any meets the others
     auto made = memory_->allocate(mailboxes);
     mailboxes_ = std::move(made.own);
     memory_->processes().use(barrier_);  // where the others wait, also for a refusal

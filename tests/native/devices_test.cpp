@@ -202,13 +202,18 @@ void check_frees() {
     }
 }
 
-// Of which a call of one block takes more than half.
+// Of which a call of one block takes a part.
 class SmallDevice : public ThreadsDevice {
-    double part(const Launch&) const override { return 0.6; }
+public:
+    explicit SmallDevice(double part) : part_(part) {}
+    double part(const Launch&) const override { return part_; }
+
+private:
+    double part_;
 };
 
 void check_room() {
-    SmallDevice device;
+    SmallDevice device(0.6);
     Word abort{0}, gate{0};
     int sum = 0;
     std::vector<Resource> streams;
@@ -224,6 +229,51 @@ void check_room() {
     gate = 1;
     device.synchronize({});
     expect(sum == 1, "a call that waited is lost");
+}
+
+void open_gate(Word& gate) { gate = 1; }
+
+// Two communicators of two ranks: each fits, but not both. A rank of the first one comes last, for
+// which the other waits; the next call of the first communicator waits for the second one's.
+void check_room_for_ranks() {
+    SmallDevice device(0.3);
+    Word abort{0}, gates[2] = {0, 0};
+    int sum = 0;
+    Word crowds[2] = {0, 0};
+    std::vector<Resource> streams;
+    std::vector<std::vector<OrderedCall>> calls(2);
+    for (const int of : {0, 1}) {
+        for (const auto& launch :
+             {run<Word, wait_for>(gates[of]), run<Word, open_gate>(gates[of])}) {
+            const auto order = std::make_shared<CallOrder>(&abort);
+            order->join(crowds[of], {{device.context(), 1}});
+            streams.push_back(device.stream());
+            calls[of].emplace_back(order, std::vector<Start>{{&device, {launch}}});
+        }
+    }
+    const auto start = [&](int of, int rank) {
+        calls[of][rank].start({streams[2 * of + rank].address}, true);
+    };
+    for (int turn = 0; turn < 20; ++turn) {
+        for (auto& gate : gates) gate = 0;
+        for (const auto& [of, rank] : {std::pair{0, 0}, {1, 0}, {1, 1}, {0, 1}}) start(of, rank);
+        device.synchronize({});
+    }
+    expect(crowds[0] != 0 && crowds[0] != crowds[1], "communicators share their room");
+    // Others wait for a call of which a rank is still to come, and for those that wait for it.
+    gates[0] = 0;
+    start(0, 0);
+    const auto stream = device.stream(), beside = device.stream();
+    const Start one{&device, {run<int, add_one>(sum)}}, none{&device, {run<Word, wait_for>(gates[1])}};
+    OrderedCall other(std::make_shared<CallOrder>(&abort), {one, none});
+    OrderedCall more(std::make_shared<CallOrder>(&abort), {one});
+    other.start({stream.address, beside.address}, true);
+    more.start({stream.address}, true);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    expect(sum == 0, "a call beside one that will fill the device");
+    start(0, 1);
+    device.synchronize({});
+    expect(sum == 2, "a call that waited for ranks is lost");
 }
 
 std::uint64_t symbol(int segment, std::uint64_t offset) {
@@ -487,6 +537,7 @@ int test(int, char**) {
     check_milestones();
     check_frees();
     check_room();
+    check_room_for_ranks();
     return 0;
 }
 

@@ -2,7 +2,7 @@
 
     LD_PRELOAD=.../sley/nccl/libnccl.so.2 python nccl_cases.py CASE [STAND_IN]
 
-`test_nccl.py` runs each case in a process of its own. It imports nothing but ctypes.
+`test_nccl_library.py` runs each case in a process of its own. It imports nothing but ctypes.
 """
 
 from __future__ import annotations
