@@ -171,7 +171,6 @@ void OrderedCall::follow(std::size_t k, Device::Stream stream) {
 void OrderedCall::take_room(const std::vector<Device::Stream>& streams) {
     for (const auto& [context, starts] : on_) {
         if (states_[starts.front()].is_captured) continue;
-        const cuda::Current current(context);
         take_room(CallOrder::running()[context], starts, streams);
     }
 }
@@ -221,6 +220,7 @@ void OrderedCall::take_room(std::vector<CallOrder::Running>& running,
         }
         Resource gate;
         if (!fits()) {
+            const cuda::Current current(device.context());
             const auto first = streams[starts.front()];
             for (const auto& each : running) {
                 if (!is_other(each)) continue;
@@ -234,6 +234,7 @@ void OrderedCall::take_room(std::vector<CallOrder::Running>& running,
     }
     for (const std::size_t k : starts) {
         if (own->gate.owner != nullptr) {
+            const cuda::Current current(device.context());
             starts_[k].device->wait(streams[k], own->gate.address, false);
         }
         own->events.emplace_back(order_->number_, order_->marks_[k].event);
