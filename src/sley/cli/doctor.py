@@ -154,7 +154,7 @@ def _machine_rows() -> Iterator[tuple[str, str]]:
     gpus: list[CudaDevice] = []
 
     def describe(number: int) -> str:
-        gpus.append(gpu := CudaDevice.open(number))
+        gpus.append(gpu := CudaDevice(number))
         kernels = "no prebuilt kernels"
         if gpu.has_prebuilt:  # of this version, if they have the interpreter's text
             plan = compile(build("ring-allreduce", ranks=2))
