@@ -56,8 +56,8 @@ std::string name_ranks(const std::vector<int>& ranks) {
 }
 
 Refusal no_root(std::string found) {
-    return {"N605", "an answer of the root of the unique id, in the process that made it, to the "
-                    "ranks of one communicator", std::move(found)};
+    return {"N605", "an answer of the root of the unique id", std::move(found), "",
+            "Check that the process that made the id still runs; make an id for each communicator."};
 }
 
 pollfd MeetingLine::waits_for() const {

@@ -1,5 +1,6 @@
 // Meetings by a unique id, of ranks that are threads or processes of this program. Exits with 1 at the
 // first difference.
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -8,7 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <string>
 #include <thread>
@@ -76,6 +79,10 @@ void exchange(Participant& rank, int number, int ranks, std::size_t most = 1000)
     }
 }
 
+std::ptrdiff_t descriptors() {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
 void check_ranks_meet(int ranks) {
     const auto id = new_id();
     in_ranks(ranks, [&](int rank) {
@@ -87,7 +94,7 @@ void check_ranks_meet(int ranks) {
                        one.process.host == ProcessIdentity::here().host && !one.process.is_gone(),
                    "a description");
         }
-        exchange(self, rank, ranks, 10'000'000 / static_cast<std::size_t>(ranks * ranks));
+        exchange(self, rank, ranks, ranks == 1 ? 4'000'000 : 1000);
         Participant late(kLong);
         expect_refused("N605", [&] { late.meet({id}, rank, ranks, own(rank)); });
         exchange(self, rank, ranks);
@@ -114,23 +121,32 @@ void check_strangers() {
     expect_refused("N604: version", [&] { meet(other_version); });
     expect_refused("N605: another answer", [&] { meet(other_secret); });
     expect_refused("N605: an id without", [&] { meet(nowhere); });
-    const int silent = connect_to(id), foreign = connect_to(id), half = connect_to(id),
-              false_one = connect_to(id);
+    const auto greeted = [&] {
+        const int fd = connect_to(id);
+        const Hello hello;
+        Greeting heard;
+        expect(write(fd, &hello, sizeof hello) == sizeof hello &&
+                   recv(fd, &heard, sizeof heard, MSG_WAITALL) == sizeof heard,
+               "a greeting");
+        return std::pair(fd, heard);
+    };
+    const int oldest = greeted().first, foreign = connect_to(id), half = connect_to(id);
+    const auto [false_one, heard] = greeted();
     const Hello hello;
     expect(write(foreign, "GET / HTTP/1.0\r\n\r\n", 18) == 18 && write(half, &hello, 9) == 9 &&
-               write(false_one, &hello, sizeof hello) == sizeof hello,
+               write(false_one, &heard.proof, sizeof heard.proof) == sizeof heard.proof,
            "strangers speak");
-    Greeting heard;
-    expect(recv(false_one, &heard, sizeof heard, MSG_WAITALL) == sizeof heard, "a greeting");
-    expect(write(false_one, &heard.proof, sizeof heard.proof) == sizeof heard.proof, "its own proof");
+    std::vector<int> crowd;  // of more than a root has patience for
+    for (int i = 0; i < 1024; ++i) crowd.push_back(connect_to(id));
     char byte;
-    for (const int fd : {foreign, false_one}) expect(read(fd, &byte, 1) <= 0, "a stranger stays");
+    for (const int fd : {foreign, false_one, oldest}) expect(read(fd, &byte, 1) <= 0, "it stays");
     in_ranks(2, [&](int rank) {
         Participant self(kLong);
         self.meet({id}, rank, 2, own(rank));
         exchange(self, rank, 2);
     });
-    for (const int fd : {silent, foreign, half, false_one}) close(fd);
+    crowd.insert(crowd.end(), {oldest, foreign, half, false_one});
+    for (const int fd : crowd) close(fd);
 }
 
 // All ranks get the same refusal; and who comes later gets it, too.
@@ -157,6 +173,12 @@ void check_ranks_that_differ() {
     check("N603: process ", [&](Participant& self, int) { self.meet({ids[3]}, 2, 3, own(2)); });
     Participant alone(kShort);
     expect_refused("N601: no sign of rank 1", [&] { alone.meet({ids[4]}, 0, 2, own(0)); });
+    const auto late = [&] {
+        return refused([&] { Participant(kLong).meet({ids[4]}, 1, 2, own(1)); });
+    };
+    std::string found;  // the same, until the root listens no more
+    while ((found = late()) == "N601: no sign of rank 1") {}
+    expect(found.rfind("N605", 0) == 0, found);
     expect_refused("N603", [&] { Participant(kLong).meet({ids[4]}, 2, 2, own(2)); });
 }
 
@@ -198,6 +220,24 @@ void check_splits() {
 
 // An abort ends what waits, or what will; the others are told.
 void check_aborts() {
+    auto silent = new_id();
+    const auto listener = Socket::listener(reinterpret_cast<const char*>(&silent[48]));
+    const auto port = listener.local_port();
+    std::memcpy(&silent[46], &port, sizeof port);
+    Participant waiting(kLong);
+    std::thread aborts([&] {
+        const auto has_come = [](int fd) {
+            pollfd entry{fd, POLLIN, 0};
+            return poll(&entry, 1, -1) == 1;
+        };
+        expect(has_come(listener.fd()), "a rank connects");
+        const auto line = listener.accept();
+        expect(has_come(line.fd()), "a rank says hello");
+        std::this_thread::sleep_for(kShort);  // by now nothing else wakes it
+        waiting.abort();
+    });
+    expect_refused("N608", [&] { waiting.meet({silent}, 0, 1, own(0)); });
+    aborts.join();
     for (int round = 0; round < 10; ++round) {
         const auto id = new_id();
         Participant self(kLong);
@@ -378,7 +418,10 @@ int as_process(const std::string& how, char** arguments) {
 
 int test(int count, char** arguments) {
     if (count > 1) return as_process(arguments[1], arguments);
+    const auto before = descriptors();
     for (const int ranks : {1, 2, 16}) check_ranks_meet(ranks);
+    // The thread's pipe remains.
+    while (descriptors() > before + 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     check_strangers();
     check_ranks_that_differ();
     check_splits();
