@@ -169,7 +169,9 @@ void check_ranks_that_differ() {
     check("N604: unique ids ", [&](Participant& self, int rank) {
         self.meet({ids[1], ids[rank == 2 ? 3 : 2]}, rank, 3, own(rank));
     });
-    check("N603: ", [&](Participant& self, int rank) { self.meet({ids[2]}, rank, 3 + rank, own(rank)); });
+    check("N603: ", [&](Participant& self, int rank) {
+        self.meet({ids[2]}, rank, 3 + rank, own(rank));
+    });
     check("N603: process ", [&](Participant& self, int) { self.meet({ids[3]}, 2, 3, own(2)); });
     Participant alone(kShort);
     expect_refused("N601: no sign of rank 1", [&] { alone.meet({ids[4]}, 0, 2, own(0)); });
@@ -225,18 +227,21 @@ void check_aborts() {
     const auto port = listener.local_port();
     std::memcpy(&silent[46], &port, sizeof port);
     Participant waiting(kLong);
+    Socket line;
     std::thread aborts([&] {
         const auto has_come = [](int fd) {
             pollfd entry{fd, POLLIN, 0};
             return poll(&entry, 1, -1) == 1;
         };
         expect(has_come(listener.fd()), "a rank connects");
-        const auto line = listener.accept();
+        line = listener.accept();
         expect(has_come(line.fd()), "a rank says hello");
         std::this_thread::sleep_for(kShort);  // by now nothing else wakes it
         waiting.abort();
     });
+    const auto begin = std::chrono::steady_clock::now();
     expect_refused("N608", [&] { waiting.meet({silent}, 0, 1, own(0)); });
+    expect(std::chrono::steady_clock::now() - begin < kLong / 2, "an abort that is noticed in the end");
     aborts.join();
     for (int round = 0; round < 10; ++round) {
         const auto id = new_id();
