@@ -21,6 +21,10 @@ set(MESSAGES  # messages from rank to rank, with tags
 set(NETWORK  # transports between hosts
   network/handshake.cpp
   network/hmac.cpp
+  network/introduction.cpp
+  network/meeting.cpp
+  network/meeting_root.cpp
+  network/process.cpp
   network/pump.cpp
   network/socket.cpp
   network/tcp.cpp

@@ -96,7 +96,7 @@ nb::object sley_error_of(const std::exception_ptr& error) {
     } catch (const TooFewThreads& e) {
         return of("sley.engine.devices.threads", "too_few")(e.wanted, e.started);
     } catch (const Refusal& e) {
-        const nb::object rule = of("sley.errors.catalog", "all_rules")()[e.rule];
+        const nb::object rule = of("sley.errors.catalog", "all_rules")()[e.rule.c_str()];
         nb::list places;
         if (!e.place.empty()) places.append(of("sley.errors", "Place")("detail"_a = e.place));
         return rule.attr("error")("expected"_a = e.expected, "found"_a = e.found, "at"_a = places,

@@ -12,12 +12,12 @@ struct Interrupted {};
 
 // rule: sley's, by its code. place: the array, if it is one. remedy: empty for the rule's own.
 struct Refusal : std::runtime_error {
-    Refusal(const char* rule, std::string expected, std::string found, std::string place = {},
+    Refusal(std::string rule, std::string expected, std::string found, std::string place = {},
             std::string remedy = {})
-        : std::runtime_error(expected), rule(rule), expected(std::move(expected)),
+        : std::runtime_error(expected), rule(std::move(rule)), expected(std::move(expected)),
           found(std::move(found)), place(std::move(place)), remedy(std::move(remedy)) {}
 
-    const char* rule;
+    std::string rule;
     std::string expected, found, place, remedy;
 };
 

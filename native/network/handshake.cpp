@@ -4,59 +4,20 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <sstream>
-#include <string_view>
 #include <system_error>
 #include <utility>
+
+#include "network/introduction.hpp"
 
 namespace sley {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kStrangerWait = std::chrono::seconds(5);  // for the hello of a new connection
 constexpr auto kGlance = std::chrono::milliseconds(100);
 constexpr std::size_t kMostStrangers = 256;  // at once beside the ranks; then the oldest is closed
-
-// The first message of both ends.
-struct Hello {
-    std::array<char, 4> magic{'s', 'l', 'e', 'y'};
-    std::uint32_t version = 2;  // of the handshake and the frames
-    std::int32_t rank = -1;
-    std::int32_t peer = -1;
-    Nonce nonce{};
-};
-
-// What each end gets from the other: its hello, and the proof that it knows the secret.
-struct Greeting {
-    Hello hello;
-    Digest proof{};
-};
-
-static_assert(sizeof(Greeting) == 64, "the same on every machine");
-
-// The proof of one end. who: the end, so that nobody can send an end its own proof.
-Digest prove(const Secret& secret, std::string_view who, const Hello& connects,
-             const Hello& accepts) {
-    return hmac(secret, {who, bytes_of(connects), bytes_of(accepts)});
-}
-
-enum class Step { kConnecting, kHello, kProof, kDone, kRefused };
-
-// A socket that may become a link.
-struct Candidate {
-    Socket socket;
-    std::int32_t peer;  // -1: whoever has connected, and hasn't proven anything yet
-    Step step;
-    Clock::time_point since;
-    bool connects;
-    Hello own{};
-    Greeting theirs{};
-    std::size_t bytes = 0;  // of `theirs` so far
-};
 
 class Handshake {
 public:
@@ -69,12 +30,7 @@ private:
     void connect_to(std::int32_t peer);
     void wait();
     void admit();
-    void advance(Candidate& candidate);
-    void send(Candidate& candidate, std::string_view bytes);
-    void say_hello(Candidate& candidate, std::int32_t peer);
-    void read(Candidate& candidate);
-    bool fits(const Candidate& candidate) const;
-    Digest proof(const Candidate& candidate, bool of_connecting) const;
+    bool fits(const Introduction& candidate, const Hello& hello) const;
     void settle();
     std::vector<std::int32_t> absent_ranks() const;
     std::string name(std::int32_t rank) const;
@@ -82,7 +38,7 @@ private:
     const TcpSite& site_;
     const Meeting& meeting_;
     std::vector<Socket> links_;
-    std::vector<Candidate> candidates_;
+    std::vector<Introduction> candidates_;
     std::vector<bool> is_ready_;  // of each candidate, in this round
 };
 
@@ -104,7 +60,10 @@ std::vector<Socket> Handshake::run() {
         if (meeting_.glance) meeting_.glance();
         wait();
         for (std::size_t i = 0; i < candidates_.size(); ++i) {
-            if (is_ready_[i]) advance(candidates_[i]);
+            auto& candidate = candidates_[i];
+            if (!is_ready_[i]) continue;
+            candidate.advance(meeting_.secret,
+                              [&](const Hello& hello) { return fits(candidate, hello); });
         }
         settle();
         admit();
@@ -129,7 +88,7 @@ void Handshake::connect_to(std::int32_t peer) {
     const auto& [there, port] = doors[site_.nic % doors.size()];
     try {
         auto socket = Socket::connecting(site_.nics[site_.nic], SocketAddress::parse(there, port));
-        candidates_.push_back({std::move(socket), peer, Step::kConnecting, Clock::now(), true});
+        candidates_.emplace_back(std::move(socket), true, site_.rank, peer);
     } catch (const std::system_error& error) {
         raise_network(error.code().value(), name(peer) + " at " + there);
     }
@@ -137,11 +96,7 @@ void Handshake::connect_to(std::int32_t peer) {
 
 void Handshake::wait() {
     std::vector<pollfd> waiting;
-    for (const auto& candidate : candidates_) {
-        const bool connects = candidate.step == Step::kConnecting;
-        const auto events = static_cast<short>(connects ? POLLOUT : POLLIN);
-        waiting.push_back({candidate.socket.fd(), events, 0});
-    }
+    for (const auto& candidate : candidates_) waiting.push_back(candidate.waits_for());
     for (const auto& listener : site_.listeners) waiting.push_back({listener.fd(), POLLIN, 0});
     poll(waiting.data(), static_cast<nfds_t>(waiting.size()), static_cast<int>(kGlance.count()));
     is_ready_.clear();
@@ -153,10 +108,10 @@ void Handshake::admit() {
         for (;;) {
             auto socket = listener.accept();
             if (!socket.is_open()) break;
-            candidates_.push_back({std::move(socket), -1, Step::kHello, Clock::now(), false});
+            candidates_.emplace_back(std::move(socket), false, site_.rank);
         }
     }
-    const auto is_stranger = [](const Candidate& c) { return c.peer < 0; };
+    const auto is_stranger = [](const Introduction& c) { return !c.connects(); };
     auto strangers = std::count_if(candidates_.begin(), candidates_.end(), is_stranger);
     const auto most = kMostStrangers + site_.remote.size();
     for (; static_cast<std::size_t>(strangers) > most; --strangers) {
@@ -164,87 +119,30 @@ void Handshake::admit() {
     }
 }
 
-void Handshake::advance(Candidate& candidate) {
-    if (candidate.step != Step::kConnecting) return read(candidate);
-    const int error = candidate.socket.take_error();
-    if (error != 0) raise_network(error, name(candidate.peer));
-    candidate.step = Step::kHello;
-    say_hello(candidate, candidate.peer);
-    send(candidate, bytes_of(candidate.own));
-}
-
-void Handshake::say_hello(Candidate& candidate, std::int32_t peer) {
-    candidate.own.rank = site_.rank;
-    candidate.own.peer = peer;
-    candidate.own.nonce = make_nonce();
-}
-
-// The buffer of a new socket has room for all that the handshake sends.
-void Handshake::send(Candidate& candidate, std::string_view bytes) {
-    const auto sent = ::send(candidate.socket.fd(), bytes.data(), bytes.size(), kSendFlags);
-    if (sent != static_cast<ssize_t>(bytes.size())) candidate.step = Step::kRefused;
-}
-
-Digest Handshake::proof(const Candidate& candidate, bool of_connecting) const {
-    const auto& theirs = candidate.theirs.hello;
-    return prove(meeting_.secret, of_connecting ? "connects" : "accepts",
-                 candidate.connects ? candidate.own : theirs,
-                 candidate.connects ? theirs : candidate.own);
-}
-
-// Takes what has come, and answers a whole hello and a whole proof.
-void Handshake::read(Candidate& candidate) {
-    auto& theirs = candidate.theirs;
-    auto* bytes = reinterpret_cast<char*>(&theirs);
-    const auto more = recv(candidate.socket.fd(), bytes + candidate.bytes,
-                           sizeof theirs - candidate.bytes, 0);
-    if (more < 0 && (would_block(errno) || errno == EINTR)) return;
-    if (more > 0) candidate.bytes += static_cast<std::size_t>(more);
-    const auto magic = std::min(candidate.bytes, theirs.hello.magic.size());
-    if (more <= 0 || std::memcmp(bytes, Hello{}.magic.data(), magic) != 0) {
-        candidate.step = Step::kRefused;
-        return;
-    }
-    if (candidate.step == Step::kHello && candidate.bytes >= sizeof theirs.hello) {
-        candidate.step = fits(candidate) ? Step::kProof : Step::kRefused;
-        if (candidate.step == Step::kProof && !candidate.connects) {
-            say_hello(candidate, theirs.hello.rank);
-            send(candidate, bytes_of(Greeting{candidate.own, proof(candidate, false)}));
-        }
-    }
-    if (candidate.step != Step::kProof || candidate.bytes < sizeof theirs) return;
-    const bool is_right = is_same(theirs.proof, proof(candidate, !candidate.connects));
-    candidate.step = is_right ? Step::kDone : Step::kRefused;
-    if (is_right && candidate.connects) send(candidate, bytes_of(proof(candidate, true)));
-    if (is_right) candidate.peer = theirs.hello.rank;
-}
-
 // Whether a hello is of a rank that this one still needs.
-bool Handshake::fits(const Candidate& candidate) const {
-    const auto& hello = candidate.theirs.hello;
-    if (hello.version != Hello{}.version || hello.peer != site_.rank) return false;
-    if (candidate.connects) return hello.rank == candidate.peer;
+bool Handshake::fits(const Introduction& candidate, const Hello& hello) const {
+    if (hello.peer != site_.rank) return false;
+    if (candidate.connects()) return hello.rank == candidate.peer();
     return hello.rank >= 0 && hello.rank < site_.rank &&
            site_.remote[static_cast<std::size_t>(hello.rank)] &&
            !links_[static_cast<std::size_t>(hello.rank)].is_open();
 }
 
-// Keeps completed links; closes refused candidates, and those that don't even say hello. A rank
-// that has said it may be stopped for a while.
+// Keeps completed links; closes refused candidates, and silent ones.
 void Handshake::settle() {
+    using Step = Introduction::Step;
     const auto now = Clock::now();
     for (auto& candidate : candidates_) {
-        if (candidate.step == Step::kDone) {
-            links_[static_cast<std::size_t>(candidate.peer)] = std::move(candidate.socket);
+        const auto peer = candidate.peer();
+        if (candidate.step() == Step::kDone) {
+            links_[static_cast<std::size_t>(peer)] = candidate.take_socket();
         }
-        if (candidate.step == Step::kRefused && candidate.peer > site_.rank) {
-            raise_network(ECONNREFUSED,
-                          name(candidate.peer) + " did not answer as a rank of this job");
-        }
+        if (candidate.step() != Step::kRefused || !candidate.connects()) continue;
+        if (candidate.error() != 0) raise_network(candidate.error(), name(peer));
+        raise_network(ECONNREFUSED, name(peer) + " did not answer as a rank of this job");
     }
-    const auto is_over = [now](const Candidate& c) {
-        return c.step == Step::kDone || c.step == Step::kRefused ||
-               (c.peer < 0 && c.step == Step::kHello && now - c.since > kStrangerWait);
+    const auto is_over = [now](const Introduction& c) {
+        return c.step() == Step::kDone || c.step() == Step::kRefused || c.is_silent(now);
     };
     const auto end = std::remove_if(candidates_.begin(), candidates_.end(), is_over);
     candidates_.erase(end, candidates_.end());

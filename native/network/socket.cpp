@@ -3,12 +3,15 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 #include <system_error>
 
 namespace sley {
@@ -72,6 +75,28 @@ std::uint16_t SocketAddress::port() const {
         return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
     }
     return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+}
+
+std::string own_address() {
+    ifaddrs* all = nullptr;
+    if (getifaddrs(&all) != 0) raise_network(errno, "network interfaces");
+    const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, &freeifaddrs);
+    std::string v6;
+    for (const auto* each = all; each != nullptr; each = each->ifa_next) {
+        constexpr unsigned kRuns = IFF_UP | IFF_RUNNING;
+        const auto* address = each->ifa_addr;
+        if (address == nullptr || (each->ifa_flags & (kRuns | IFF_LOOPBACK)) != kRuns) continue;
+        char text[INET6_ADDRSTRLEN];
+        if (address->sa_family == AF_INET) {
+            const auto& its = reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+            return inet_ntop(AF_INET, &its, text, sizeof text);
+        }
+        if (address->sa_family != AF_INET6 || !v6.empty()) continue;
+        const auto& its = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+        // A link-local address needs its interface's number, which differs among namespaces.
+        if (!IN6_IS_ADDR_LINKLOCAL(&its)) v6 = inet_ntop(AF_INET6, &its, text, sizeof text);
+    }
+    return v6.empty() ? "127.0.0.1" : v6;
 }
 
 Socket& Socket::operator=(Socket&& other) noexcept {

@@ -32,6 +32,10 @@ struct SocketAddress {
     std::uint16_t port() const;
 };
 
+// An address of this host that other network namespaces may reach, IPv4 if there is one; else that of
+// the loopback. Throws std::system_error.
+std::string own_address();
+
 class Socket {
 public:
     Socket() = default;

@@ -36,7 +36,7 @@ std::string error_of(const std::function<void()>& action, int code) {
     return "";
 }
 
-// What both ends of a connection say first; handshake.cpp has the same.
+// What both ends of a connection say first; introduction.hpp has the same.
 struct Hello {
     char magic[4] = {'s', 'l', 'e', 'y'};
     std::uint32_t version = 2;

@@ -15,10 +15,10 @@ ADDRESSES = ("address", pytest.param(ALL_SANITIZERS, marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
-@pytest.mark.parametrize("test", ["devices", "engine", "processes", "ways"])
+@pytest.mark.parametrize("test", ["devices", "engine", "meeting", "processes", "ways"])
 def test_the_engine_is_clean(sanitizers: str, test: str) -> None:
-    """`devices`: streams of threads, and calls in order. `processes`: they meet all, or none.
-    `ways`: ranks agree on how calls go."""
+    """`devices`: streams of threads, and calls in order. `meeting`: ranks find one another.
+    `processes`: they meet all, or none. `ways`: ranks agree on how calls go."""
     check_test(sanitizers, test)
 
 

@@ -58,6 +58,7 @@ _ADDRESSES = (
     "devices",
     "engine",
     "fifo",
+    "meeting",
     "network",
     "processes",
     "reduce",
@@ -65,7 +66,7 @@ _ADDRESSES = (
     "ways",
 )
 _TESTS = {
-    "thread": ("devices", "engine", "messages", "network", "processes", "ways"),
+    "thread": ("devices", "engine", "meeting", "messages", "network", "processes", "ways"),
     "address": _ADDRESSES,
     ALL_SANITIZERS: (*_ADDRESSES, "messages"),
 }
