@@ -94,8 +94,9 @@ class Executor:
         read, as arrays of `empty`; all processes do so together. A call gets what it lacks itself,
         unless it is captured into a graph, but other processes don't read such scratch."""
         self.check()
-        kind, op = data_type(dtype), reduction(reduce_op)
-        sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
+        with self.links.ranks.telling():
+            kind, op = data_type(dtype), reduction(reduce_op)
+            sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
         self.links.settle()
         self.links.memory.reserve(sizes)
         with self.links.ranks.telling():
