@@ -50,10 +50,10 @@ def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
     """The kernel that divides alone: it divides what the second of three ranks has by 2."""
     on = Executor(sley.compile(prefix_sums(3)), [device] * 3, Settings(timeout_s=timeout_s))
     data = [OnDevice(device, np.full(COUNT, 6.0 + r, np.float32), "float32") for r in range(3)]
-    (state,), stream = on.links.states[0], device.stream()
+    (own,), stream = on.links.on_devices[0], device.stream()
     kind, op = DATA_TYPES["float32"], sley.ReduceOp.AVG
     (program,) = on.programs.of(0, kind, op, scales=False, wait=on.links.wait)
-    place, links = (state.plan, program[KERNELS[1]], 0), on.links
+    place, links = (own, program[KERNELS[1]], 0), on.links
     order, index = links.order, links.memory.index
     alone = native.PlanCall(order, index, [place], on.settings.threads, False, ())
     addresses = [device.view(one.array, what="data").address for one in data]

@@ -97,10 +97,10 @@ class Calls:
     def bare(self) -> Start:
         """A launch of the kernel that divides, with nothing to divide."""
         core = _core(self.comms[0][0])
-        ((state,), *_), wait = core.links.states, core.links.wait
+        ((plan,), *_), wait = core.links.on_devices, core.links.wait
         (program,) = core.programs.of(0, FLOAT, ReduceOp.SUM, scales=False, wait=wait)
         call, threads = bytes(structure("Call").itemsize), core.links.settings.threads
-        row = program[KERNELS[1]], KERNELS[1], call, state.plan.blocks, threads, False, None
+        row = program[KERNELS[1]], KERNELS[1], call, plan.blocks, threads, False, None
         address = self.device.stream_address(self.streams[0])
         return partial(self.device.native.launch, row, address)
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <optional>
+#include <set>
 
 namespace sley {
 namespace {
@@ -76,6 +77,42 @@ std::vector<Processes::Numbers> Processes::gather(const std::map<int, Numbers>& 
         }
         std::memcpy(numbers.data(), value.data(), value.size());
     }
+    return found;
+}
+
+std::vector<Parcel> Processes::gather_files(const std::function<std::map<int, Parcel>()>& make) {
+    std::optional<DescriptorBox> box;
+    std::map<int, Parcel> own;
+    std::map<int, int> files;
+    std::map<int, std::string> said;
+    telling([&] {
+        if (!is_one()) box.emplace();
+        own = make();
+        for (const auto& [rank, parcel] : own) {
+            if (parcel.file.fd() >= 0) files[rank] = parcel.file.fd();
+            said[rank] = std::to_string(files.count(rank)) + (box ? box->path() : "") + '\0' +
+                         parcel.bytes;
+        }
+    });
+    const auto gathered = gather(said);
+    std::vector<Parcel> found(gathered.size());
+    telling([&] {
+        std::set<std::string> paths;
+        std::set<int> others;
+        for (int rank = 0; rank < ranks_; ++rank) {
+            const auto& text = gathered[static_cast<std::size_t>(rank)];
+            const auto end = text.find('\0');
+            if (end == std::string::npos) throw no_exchange("no path from " + of_rank(rank));
+            found[static_cast<std::size_t>(rank)].bytes = text.substr(end + 1);
+            if (own.count(rank) != 0) continue;
+            paths.insert(text.substr(1, end - 1));
+            if (text[0] == '1') others.insert(rank);
+        }
+        if (!box) return;
+        for (auto& [rank, file] : box->pass(files, paths, others)) {
+            found[static_cast<std::size_t>(rank)].file = std::move(file);
+        }
+    });
     return found;
 }
 

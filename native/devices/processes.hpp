@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "devices/barrier.hpp"
+#include "devices/descriptor_box.hpp"
 
 namespace sley {
 
@@ -27,6 +29,12 @@ public:
 // Thrown in a process that others have told their refusals.
 struct Told {
     std::vector<std::string> refusals;
+};
+
+// What a process says of a rank, and a file that others get with it, or none.
+struct Parcel {
+    std::string bytes;
+    Descriptor file;
 };
 
 // The bytes of `exchange` are none that a process gave to it.
@@ -52,6 +60,9 @@ public:
     std::vector<std::string> gather(const std::map<int, std::string>& own);
     // The same for `each` numbers for each rank.
     std::vector<Numbers> gather(const std::map<int, Numbers>& own, std::size_t each);
+    // The same with files, which come to other processes. make: the parcels of this process's ranks;
+    // it is `telling`.
+    std::vector<Parcel> gather_files(const std::function<std::map<int, Parcel>()>& make);
     // Waits until all processes call this.
     void meet();
 

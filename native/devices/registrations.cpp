@@ -5,13 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <optional>
 #include <random>
-#include <set>
 #include <string>
 
 #include "devices/cuda_driver.hpp"
-#include "devices/descriptor_box.hpp"
 #include "devices/kernel_layout.hpp"
 
 namespace sley {
@@ -30,13 +27,13 @@ Token this_process() {
 
 }  // namespace
 
-// What a process says of a rank's array, before the path of its box. piece: see Key; a new one if it is
-// the number of this registration. device: for ranks of the same process.
+// What a process says of a rank's array. piece: see Key; a new one if it is the number of this
+// registration. device: for ranks of the same process.
 struct Registrations::Offer {
     std::uint64_t piece = 0, address = 0, bytes = 0;
     Device* device = nullptr;
     Token process = this_process();
-    bool has_descriptor = false, has_handle = false;
+    bool has_handle = false;
     char handle[64] = {};
 };
 
@@ -85,48 +82,35 @@ Registration Registrations::add(const std::map<int, Span>& arrays) {
 std::vector<Registrations::Offer> Registrations::exchange(const std::map<int, Span>& arrays,
                                                           Pieces& added) const {
     auto& processes = memory_->processes();
-    std::optional<DescriptorBox> box;
-    std::vector<Descriptor> files;
-    std::map<int, int> own;
-    std::map<int, std::string> said;
-    processes.telling([&] {
-        box.emplace();
+    auto said = processes.gather_files([&] {
+        std::map<int, Parcel> own;
         for (const auto& [rank, array] : arrays) {
             auto* const device = memory_->devices().at(rank);
             auto shown = device->show(array.first, array.second);
-            const int file = files.emplace_back(shown.descriptor).fd();
+            Descriptor file(shown.descriptor);
             Offer offer;
             offer.piece = piece_of(rank, array, shown);
             if (offer.piece == last_ + 1) {
                 offer.address = shown.address;
                 offer.bytes = shown.bytes;
                 offer.device = device;
-                offer.has_descriptor = file >= 0;
-                if (offer.has_descriptor) own[rank] = file;
                 offer.has_handle = shown.handle.copy(offer.handle, sizeof offer.handle) != 0;
                 added[{rank, offer.piece}].shown = std::move(shown);
+                own[rank].file = std::move(file);
             }
-            said[rank] =
-                std::string(reinterpret_cast<const char*>(&offer), sizeof offer) + box->path();
+            own[rank].bytes.assign(reinterpret_cast<const char*>(&offer), sizeof offer);
         }
+        return own;
     });
-    std::vector<Offer> offers;
-    std::set<std::string> paths;
-    std::set<int> others;
-    const auto gathered = processes.gather(said);
+    std::vector<Offer> offers(said.size());
     processes.telling([&] {
-        for (const auto& text : gathered) {
-            if (text.size() < sizeof(Offer)) {
-                throw no_exchange(std::to_string(text.size()) + " bytes for an array");
+        for (std::size_t r = 0; r < said.size(); ++r) {
+            auto& [bytes, file] = said[r];
+            if (bytes.size() != sizeof(Offer)) {
+                throw no_exchange(std::to_string(bytes.size()) + " bytes for an array");
             }
-            const int rank = static_cast<int>(offers.size());
-            std::memcpy(&offers.emplace_back(), text.data(), sizeof(Offer));
-            if (said.count(rank) != 0) continue;
-            paths.insert(text.substr(sizeof(Offer)));
-            if (offers.back().has_descriptor) others.insert(rank);
-        }
-        for (auto& [rank, file] : box->pass(own, paths, others)) {
-            added[{rank, last_ + 1}].file = std::move(file);
+            std::memcpy(&offers[r], bytes.data(), sizeof(Offer));
+            if (file.fd() >= 0) added[{static_cast<int>(r), last_ + 1}].file = std::move(file);
         }
     });
     return offers;

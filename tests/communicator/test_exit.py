@@ -87,3 +87,20 @@ def test_the_others_hear_that_a_process_which_ends_has_left(tmp_path: Path) -> N
     (leaver, _), (waiter, said) = ends_of(code, tmp_path)
     assert (leaver, waiter) == (0, 1)
     assert "N623" in said
+
+
+def test_communicators_on_devices_are_left_by_processes_that_end_or_fork(tmp_path: Path) -> None:
+    """Without a wait for the other rank, which ends later here."""
+    code = """
+import os
+from sley.communicator import DeviceCommunicator
+from sley.engine.devices import Settings, ThreadsDevice
+
+options = {"name": "devices", "types": ["int32"], "kernels": Settings(timeout_s=100)}
+on = DeviceCommunicator(FolderStore(sys.argv[2]), rank, 2, ThreadsDevice(), **options)
+if not os.fork():
+    os._exit(0)
+while rank and not on._opening.rendezvous.descriptions[0].process.is_gone():
+    time.sleep(0.01)
+"""
+    assert ends_of(code, tmp_path) == [(0, "")] * RANKS

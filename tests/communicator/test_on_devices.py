@@ -262,6 +262,7 @@ def test_a_split_divides_the_ranks(three: list[DeviceCommunicator]) -> None:
     on_all(three, divide)
     assert found == {0: (1, 2, [2, 0]), 2: (0, 2, [2, 0])}
     assert codes(three, lambda comm: comm.split(-comm.rank)) == ["R514"] * RANKS
+    on_all(three, lambda comm: comm.split(0).close())
     on_all(three, lambda comm: comm.barrier())
 
 

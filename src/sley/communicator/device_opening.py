@@ -154,8 +154,8 @@ class DeviceOpening:
         calls = native.DeviceCalls(
             links.order, links.memory.index, rank, settings.threads, together
         )
-        for (state,) in links.states:
-            calls.add_plan(state.plan)
+        for (plan,) in links.on_devices:
+            calls.add_plan(plan)
         with links.ranks.telling():
             word = self.device.allocate(_WORD_BYTES)
             core = DeviceCore(links, Programs(links, mates), calls, stream, word, users)

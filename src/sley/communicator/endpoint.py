@@ -29,7 +29,7 @@ from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.rendezvous.stores import Store
 from sley.communicator.settings import Settings
-from sley.communicator.stats import OPEN, CallStats, log_to_stderr
+from sley.communicator.stats import OPEN, OPEN_LOCK, CallStats, log_to_stderr, opened
 from sley.communicator.tuner import Tuner
 from sley.engine import native
 from sley.engine.limits import instance, whole
@@ -87,7 +87,8 @@ class Endpoint:
         self._core: Core | None = core
         self.plans = core.plans
         self._is_closed = self._is_inherited = False
-        OPEN.add(self)
+        with OPEN_LOCK:
+            OPEN.add(self)
 
     def submit(
         self, call: Call, *, async_op: bool = False, owners: tuple[object, ...] = ()
@@ -228,7 +229,8 @@ class Endpoint:
         self._check_thread(core)
         self._is_closed = True
         core.ready.close()
-        OPEN.discard(self)
+        with OPEN_LOCK:
+            OPEN.discard(self)
         try:
             self._closing.close()
         finally:
@@ -303,7 +305,7 @@ class Endpoint:
 
 
 def _leave_to_parent() -> None:
-    for endpoint in list(OPEN):
+    for endpoint in opened(Endpoint):
         endpoint._is_closed = endpoint._is_inherited = True
         if endpoint._core is not None:
             endpoint._core.ready.native.close()
@@ -315,7 +317,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _leave_all() -> None:
-    for endpoint in list(OPEN):
+    for endpoint in opened(Endpoint):
         with contextlib.suppress(SleyError):
             endpoint.close()
 

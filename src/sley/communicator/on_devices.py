@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 from sley.communicator.arrays import (
     check_order,
@@ -31,7 +30,7 @@ from sley.communicator.rendezvous.hosts import Process
 from sley.communicator.rendezvous.stores import Store
 from sley.communicator.selection.kinds import BARRIER, CALLS, size_of
 from sley.communicator.settings import Settings
-from sley.communicator.stats import OPEN, CallStats, log_to_stderr
+from sley.communicator.stats import OPEN, OPEN_LOCK, CallStats, log_to_stderr, opened
 from sley.engine import arguments, native
 from sley.engine.devices import Device, LinkSet, open_devices
 from sley.engine.devices import Settings as KernelSettings
@@ -40,7 +39,6 @@ from sley.engine.devices.programs import check_capture
 from sley.engine.limits import instance, whole
 from sley.engine.types import DATA_TYPES, USUAL_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError, telling
-from sley.errors.aside import fork_safe
 from sley.errors.calls import N627
 from sley.errors.devices import K508
 from sley.errors.runtime import R508
@@ -48,10 +46,6 @@ from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
 
 _MOST_KEY = 2**31 - 1
-
-_OPEN: WeakSet[DeviceCommunicator] = WeakSet()
-"""The open communicators of this process."""
-_OPEN_LOCK = fork_safe(threading.Lock())
 
 _LOOK_S = 0.25
 """How often the other ranks' processes are looked at: a few system calls each time."""
@@ -128,6 +122,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             named = tuple(map(reduction, instance(ops, Sequence, "ops")))
         self._store, self._topology, self._environ = store, topology, environ
         self._splits = 0
+        self._core: DeviceCore | None = None
         self._links: LinkSet | None = None
         """From before it is open until it is closed."""
         self._failure: tuple[Diagnostic, ...] = ()
@@ -160,8 +155,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         self.hosts = rendezvous.hosts
         self.plans, self._table = self._opening.choose(topology)
         with self._noting():
-            self._core: DeviceCore | None = self._opening.core(self._table, self._watched)
-        OPEN.add(self)
+            self._core = self._opening.core(self._table, self._watched)
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         # After an exception here, other ranks may never call `close`.
@@ -225,12 +219,11 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                 if color is not None:
                     whole(color, "color", 0)
                 whole(key, "key", -_MOST_KEY)
-            self._splits += 1
-            name = f"{self.name}/{self._splits}.{color}"
             own = json.dumps([color, key]).encode()
-            said = core.links.ranks.gather(
-                {self.rank: own}
-            )  # which an abort ends, other than an exchange
+            # An abort ends it, other than an exchange of the rendezvous.
+            said = core.links.ranks.gather({self.rank: own})
+            self._splits += 1  # only now: a refusal leaves all ranks with the same number
+            name = f"{self.name}/{self._splits}.{color}"
         if color is None:
             return None
         given = enumerate(map(json.loads, said))
@@ -479,8 +472,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     def _watched(self, links: LinkSet) -> None:
         """From now on a rank waits for others at its links, which end if a process does."""
         self._links = links
-        with _OPEN_LOCK:
-            _OPEN.add(self)
+        with OPEN_LOCK:
+            OPEN.add(self)
         _watch()
 
     def _open_core(self) -> DeviceCore:
@@ -544,17 +537,12 @@ def _shape(
     return element, count_of(kind, ranks, *elements, at_root=at_root)
 
 
-def _opened() -> list[DeviceCommunicator]:
-    with _OPEN_LOCK:
-        return list(_OPEN)
-
-
 def _end_calls(missed: set[Process]) -> set[Process]:
     """Ends the calls of ranks that wait for a process that has ended; returns these processes.
     missed: those of the look before, since a call that needs nothing more of one may end."""
     of_ranks = [
         (comm, rank, one.process)
-        for comm in _opened()
+        for comm in opened(DeviceCommunicator)
         for rank, one in enumerate(comm._opening.rendezvous.descriptions)
     ]
     gone = {process for process in {of for _, _, of in of_ranks} if process.is_gone()}
@@ -583,7 +571,7 @@ os.register_at_fork(after_in_child=_watch.cache_clear)
 
 
 def _leave_all() -> None:
-    for comm in _opened():
+    for comm in opened(DeviceCommunicator):
         links = comm._links
         if links is not None and comm._process == os.getpid():
             links.native.leave()

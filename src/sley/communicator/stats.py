@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from sley.errors import counted
+from sley.errors.aside import fork_safe
 from sley.errors.runtime import R514
 from sley.ir.sizes import SizeRange
 
@@ -17,7 +19,10 @@ logger = logging.getLogger("sley")
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG}
 
 OPEN: WeakSet[Any] = WeakSet()
-"""The open communicators of this process, by what counts their calls."""
+"""The open communicators of this process, on processors and on devices, by what counts their calls;
+on devices also while they are made."""
+OPEN_LOCK = fork_safe(threading.Lock())
+"""Held while OPEN is changed, or read, which fails while it changes."""
 
 
 class CallStats(NamedTuple):
@@ -82,7 +87,13 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
     pass
 
 
+def opened(kind: type[Any] = object) -> list[Any]:
+    """The members of OPEN, or those of a class."""
+    with OPEN_LOCK:
+        return [each for each in OPEN if isinstance(each, kind)]
+
+
 def stats() -> list[CallStats]:
     """Statistics of all open communicators of this process: a row for each plan that has run."""
-    rows = [row for endpoint in list(OPEN) for row in endpoint.stats()]
+    rows = [row for endpoint in opened() for row in endpoint.stats()]
     return sorted(rows, key=lambda row: (row.communicator, row.kind, row.begin_bytes))

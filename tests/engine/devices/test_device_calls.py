@@ -38,8 +38,8 @@ class Rank:
         self.calls = native.DeviceCalls(
             self.links.order, self.links.memory.index, rank, settings.threads, together=True
         )
-        for (state,) in self.links.states:
-            self.calls.add_plan(state.plan)
+        for (plan,) in self.links.on_devices:
+            self.calls.add_plan(plan)
         self.calls.set_table(KIND, True, 0, ENDS, [0, 1, 0])
         self.programs = Programs(self.links)
 

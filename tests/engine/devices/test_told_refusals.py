@@ -86,6 +86,28 @@ def test_memory_that_one_process_does_not_get_is_refused_on_all(elements: int) -
     check_sum(ons, arrays(ons, 8))
 
 
+def test_memory_that_one_process_cannot_index_is_refused_on_all() -> None:
+    ons = in_processes(2)
+    index = ons[1].links.memory.index
+
+    class Full:
+        def add(self, *_: Any) -> None:
+            raise K507.error(expected="a larger table", found="no memory")
+
+    ons[1].links.memory.index = Full()
+    check_refused("K507", 1, [lambda on=on: on.empty("int64", 8) for on in ons])
+    ons[1].links.memory.index = index
+    check_sum(ons, arrays(ons, 8))
+
+
+def test_scratch_that_one_process_asks_for_wrongly_is_refused_on_all() -> None:
+    ons = in_processes(2)
+    counts = (-1, 8)
+    pairs = zip(ons, counts, strict=True)
+    check_refused("R514", 0, [lambda on=on, n=n: on.reserve(n, "int32") for on, n in pairs])
+    check_sum(ons, arrays(ons, 8))
+
+
 @pytest.mark.parametrize(
     ("code", "options"),
     [

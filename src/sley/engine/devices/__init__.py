@@ -11,7 +11,6 @@ device.py                 the interface of a device; threads.py and cuda/ implem
 windows.py                slots of groups' messages, in memory that a switch reads and writes
 device_ranks.py           the ranks on the devices of all processes, and the processes' exchanges
 tables.py                 a plan as kernels read it
-device_state.py           a plan on a device; its tables, the same on all of them
 memory.py                 what peers read; scratch, and arrays that other processes read
 arguments.py, calls.py    a call's validated arrays; prepared calls
 failures.py, counters.py  what the blocks of a failed call were waiting for; counters as numbers

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sley.engine import native
-from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
 from sley.errors.runtime import R503
 
@@ -15,13 +13,12 @@ class PreparedCall:
     """A validated call on fixed arrays; made by `Executor.prepare`. The call, the executor and the
     arrays must outlive every graph into which the call was captured."""
 
-    def __init__(
-        self, call: native.PlanCall, links: LinkSet, states: Sequence[DeviceState]
-    ) -> None:
+    def __init__(self, call: native.PlanCall, links: LinkSet) -> None:
         self._start, self._links = call.start, links
-        self._devices = [state.device for state in states]
-        self._streams = [stream for state in states for stream in state.streams]
-        self._address_of = [state.device.stream_address for state in states for _ in state.streams]
+        self._devices = list(links.launches)
+        own = [(device, stream) for device, on in links.launches.items() for _, stream in on]
+        self._streams = [stream for _, stream in own]
+        self._address_of = [device.stream_address for device, _ in own]
 
     def __call__(self, streams: Any = None) -> None:
         """Makes the call. streams: as for `Executor.__call__`."""

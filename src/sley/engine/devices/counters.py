@@ -44,7 +44,7 @@ def read_state(links: LinkSet, number: int) -> State:
             ]
             for row, (src, dst) in enumerate(zip(connections.src, connections.dst, strict=True))
         ],
-        "reports": [report for state in links.states[number] for report in state.plan.stuck()],
+        "reports": [report for plan in links.on_devices[number] for report in plan.stuck()],
     }
 
 

@@ -94,8 +94,9 @@ class Executor:
         read, as arrays of `empty`; all processes do so together. A call gets what it lacks itself,
         unless it is captured into a graph, but other processes don't read such scratch."""
         self.check()
-        kind, op = data_type(dtype), reduction(reduce_op)
-        sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
+        with self.links.ranks.telling():
+            kind, op = data_type(dtype), reduction(reduce_op)
+            sizes = self._tables.scratch_bytes(kind.size_bytes, whole(count, "count", 0))
         self.links.settle()
         self.links.memory.reserve(sizes)
         with self.links.ranks.telling():
@@ -155,7 +156,7 @@ class Executor:
         for itself, whatever arrays others have. It waits for its own calls before it loads kernels
         or allocates scratch that it lacks; K518 then if one of `streams` is captured."""
         self.check()
-        devices, states = self.links.ranks.devices, self.links.states[self._number]
+        devices, own = self.links.ranks.devices, self.links.on_devices[self._number]
         op, scales = reduction(reduce_op), factor is not None
         arguments = self._arguments.check(inputs, outputs, count, dtype)
         kind, count = arguments.dtype, arguments.count
@@ -167,8 +168,8 @@ class Executor:
         together = self.settings.launching is Launching.TOGETHER
         run, divide = KERNELS
         places = [
-            (state.plan, program[run], program[divide] if op is ReduceOp.AVG else 0)
-            for state, program in zip(states, programs, strict=True)
+            (plan, program[run], program[divide] if op is ReduceOp.AVG else 0)
+            for plan, program in zip(own, programs, strict=True)
         ]
         links, threads = self.links, self.settings.threads
         keeps = (self, inputs, outputs, factor)
@@ -177,7 +178,7 @@ class Executor:
         if not call.lay_out(kind.size_bytes, count, buffers, **factors):
             links.memory.grow(self._tables.scratch_bytes(kind.size_bytes, count), wait)
             call.lay_out(kind.size_bytes, count, buffers, **factors)
-        return PreparedCall(call, self.links, states)
+        return PreparedCall(call, self.links)
 
     def synchronize(self) -> None:
         """Waits until all calls on the links' own streams are done. Raises K508 if a call on any

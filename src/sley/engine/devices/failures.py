@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sley.engine import native
-from sley.engine.devices.device_state import DeviceState
 from sley.engine.kernels import Kernels
 from sley.engine.outcomes import Outcome, Reason, Status, Stuck, describe
 from sley.engine.program import Loaded
@@ -16,17 +15,14 @@ from sley.ir.plan import Plan
 
 
 def failure(
-    loaded: Loaded, kernels: Kernels, states: Sequence[DeviceState], timeout_s: float
-) -> Diagnostic | None:
-    """K508 made of the reports of all devices' blocks; None if there are none."""
+    loaded: Loaded, kernels: Kernels, reports: Sequence[Mapping[str, int]], timeout_s: float
+) -> Diagnostic:
+    """K508 made of the reports of all devices' blocks."""
     loaded = _with_groups(loaded, kernels.plan)
     stuck: dict[int, list[tuple[Status, Stuck]]] = {}
-    for state in states:
-        for report in state.plan.stuck():
-            found = Status(report["status"]), _stuck(loaded, kernels, report)
-            stuck.setdefault(report["rank"], []).append(found)
-    if not stuck:
-        return None
+    for report in reports:
+        found = Status(report["status"]), _stuck(loaded, kernels, report)
+        stuck.setdefault(report["rank"], []).append(found)
     outcomes = {rank: _outcome(found) for rank, found in stuck.items()}
     places, lines = describe(loaded, outcomes)
     differ = any(s.reason is Reason.CALL for o in outcomes.values() for s in o.stuck)

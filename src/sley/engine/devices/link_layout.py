@@ -10,10 +10,11 @@ from functools import lru_cache
 import numpy as np
 
 from sley.engine import native
+from sley.engine.devices import tables
 from sley.engine.devices.device_ranks import DeviceRanks
-from sley.engine.devices.device_state import plan_tables
 from sley.engine.devices.mailboxes import Mailboxes, kind_of_slots
 from sley.engine.devices.settings import Settings
+from sley.engine.devices.tables import symbol
 from sley.engine.devices.windows import Lanes, single_messages
 from sley.engine.kernels import Kernels
 from sley.engine.memory import BEYOND
@@ -24,7 +25,7 @@ from sley.errors.devices import K507
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.tables import IntArray
-from sley.ir.words import Protocol
+from sley.ir.words import LoopOrder, Protocol
 
 _LAYOUTS, _KEPT_INSTRUCTIONS = 8, 1 << 17
 """How many layouts a process keeps, of the sets of plans that it used last, and the most
@@ -111,11 +112,11 @@ def _laid_out(
     operands = [k.operands for k in kernels]
     lanes = tuple(Lanes.of(operands, slots_bytes.get(Protocol.SIMPLE, 0)))
     boxes = Mailboxes.of(operands, lanes, slots_bytes)
-    tables = tuple(
+    made = tuple(
         plan_tables(k, own, settings, boxes, in_lanes, slots_bytes)
         for k, own, in_lanes in zip(kernels, loaded, lanes, strict=True)
     )
-    return LinkLayout(plans, single, kernels, loaded, slots_bytes, lanes, boxes, tables)
+    return LinkLayout(plans, single, kernels, loaded, slots_bytes, lanes, boxes, made)
 
 
 def _load(kernels: Kernels, slots: int, slot_bytes: int) -> Loaded:
@@ -140,3 +141,42 @@ def _room(loaded: Sequence[Loaded], receivers: IntArray) -> int:
     if len(receivers) * room > LARGEST:
         raise K507.error(expected=f"{len(receivers) * room:,} bytes of slots", found=BEYOND)
     return room
+
+
+def plan_tables(
+    kernels: Kernels,
+    loaded: Loaded,
+    settings: Settings,
+    boxes: Mailboxes,
+    lanes: Lanes,
+    slots_bytes: dict[Protocol, int],
+) -> native.PlanTables:
+    """A plan's tables, and the numbers that its calls need. slots_bytes: as for `Mailboxes.of`."""
+    plan, blocks = kernels.plan, tables.blocks(kernels)
+    rank = blocks["rank"].astype(np.int64)
+    blocks["cells"], blocks["first_cell"] = boxes.cells[rank], symbol(rank, 0)
+    blocks["progress"] = symbol(rank, boxes.progress[rank])
+    rows = {
+        "blocks": blocks,
+        "peers": boxes.peers(kernels.operands, lanes),
+        "instructions": tables.instructions(kernels),
+        "conditions": tables.conditions(kernels),
+        "divisions": tables.divisions(kernels),
+        "homes": kernels.operands.homes.scratch,
+        "scratch_chunks": plan.scratch_chunks.astype(np.int32),
+    }
+    numbers = {
+        "protocol": list(Protocol).index(plan.protocol),
+        "tile_major": plan.loop_order is LoopOrder.TILE,
+        "misplaced": loaded.homes.misplaced,
+        "chunks": plan.collective.chunks,
+        "max_count": loaded.max_count,
+        "steps": int(blocks["steps"].max(initial=1)),
+        "slots": loaded.wiring.slots,
+        "slices": settings.slices_of(plan),
+        "slot_bytes": loaded.wiring.slot_bytes,
+        "slots_bytes": slots_bytes[kind_of_slots(plan)],
+        "data_chunks": int(plan.collective.data_chunks.max()),
+    }
+    data = {name: table.tobytes() for name, table in rows.items()}
+    return native.PlanTables(data, numbers)

@@ -9,7 +9,6 @@ from typing import Any
 from sley.engine import native
 from sley.engine.devices.device import Device, Memory
 from sley.engine.devices.device_ranks import DeviceRanks, Exchange
-from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.failures import failure
 from sley.engine.devices.link_layout import LinkLayout, laid_out
 from sley.engine.devices.memory import LinkMemory
@@ -68,13 +67,8 @@ class LinkSet(LinkLayout):
             rank: Memory(address, int(self.boxes.size[rank]), self.native)
             for rank, address in self.native.mailboxes.items()
         }
-        self.states = [
-            [
-                DeviceState(device, plan, [stream for _, stream in launches])
-                for plan, (device, launches) in zip(plans, self.launches.items(), strict=True)
-            ]
-            for plans in self.native.plans
-        ]
+        self.on_devices = self.native.plans
+        """Each plan on each device of `launches`."""
         self.native.keep((windows, self.memory, self.launches))
         self._ending = threading.RLock()
         """Held while reports are read, which `close` frees."""
@@ -144,7 +138,7 @@ class LinkSet(LinkLayout):
                 self.native.close(meet)
             finally:
                 if self.native.is_closed:
-                    del self.launches, self.mailboxes, self.states, self.memory
+                    del self.launches, self.mailboxes, self.on_devices, self.memory
 
     def _made(self, behind: list[int]) -> native.Links:
         """The links in C++; behind: the addresses of the segments behind the mailboxes'."""
@@ -173,17 +167,16 @@ class LinkSet(LinkLayout):
     def _failure(self) -> Diagnostic | None:
         """K508 for the first call of which blocks have reported: calls that were started after it,
         of whatever plan, ended because of it. None without reports."""
-        found = [
-            (report["ticks"], number)
-            for number, states in enumerate(self.states)
-            for state in states
-            for report in state.plan.stuck()
-        ]
+        found = {
+            number: reports
+            for number, plans in enumerate(self.on_devices)
+            if (reports := [report for plan in plans for report in plan.stuck()])
+        }
         if not found:
             return None
-        _, number = min(found)
+        number = min(found, key=lambda number: min(one["ticks"] for one in found[number]))
         loaded, kernels = self.loaded[number], self.kernels[number]
-        return failure(loaded, kernels, self.states[number], self.timeout_s)
+        return failure(loaded, kernels, found[number], self.timeout_s)
 
 
 def check_queues(device: Device, launches: int) -> None:

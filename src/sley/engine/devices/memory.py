@@ -74,9 +74,10 @@ class LinkMemory:
         if self._ranks.is_one_process:
             return memory
         seen = np.array(memory.seen, np.uint64)
-        for rank, own in memory.memories.items():
-            if own.size_bytes:
-                shifts = seen[:, rank] - np.uint64(own.address)
-                self.index.add(own.address, own.size_bytes, shifts.tolist())
+        with self._ranks.telling():
+            for rank, own in memory.memories.items():
+                if own.size_bytes:
+                    shifts = seen[:, rank] - np.uint64(own.address)
+                    self.index.add(own.address, own.size_bytes, shifts.tolist())
         self._ranks.meet()  # a kernel that starts earlier may wait for a rank that allocates
         return memory

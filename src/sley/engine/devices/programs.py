@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from sley.engine.devices.device import Device, Program
-from sley.engine.devices.device_state import DeviceState
 from sley.engine.devices.links import LinkSet
 from sley.engine.kernels import KERNELS, Engine, Platform, Variant
 from sley.engine.types import DataType
@@ -48,7 +47,7 @@ class Programs:
         again: bool = False,
         engine: Engine | None = None,
     ) -> list[Program]:
-        """The programs of a plan, by its number among those of the links, for each of its states.
+        """The programs of a plan, by its number among those of the links, for each device.
 
         scales: whether calls multiply inputs by a factor.
         wait: called before programs are loaded: the driver may wait for all kernels then, also for
@@ -59,24 +58,24 @@ class Programs:
         key = (number, dtype.name, op, scales)
         if again or key not in self._loaded:
             wait()
-            states = self._links.states[number]
-            engine = self._links.settings.engine or engine
+            links, engine = self._links, self._links.settings.engine or engine
             self._loaded[key] = [
-                self._program(number, s, dtype, op, scales, engine) for s in states
+                self._program(number, device, own.blocks, dtype, op, scales, engine)
+                for device, own in zip(links.launches, links.on_devices[number], strict=True)
             ]
         return self._loaded[key]
 
     def _program(
         self,
         number: int,
-        state: DeviceState,
+        device: Device,
+        blocks: int,
         dtype: DataType,
         op: ReduceOp,
         scales: bool,
         engine: Engine | None,
     ) -> Program:
-        device, settings = state.device, self._links.settings
-        plan, blocks, of_ranks = self._links.kernels[number].plan, state.plan.blocks, ""
+        settings, plan, of_ranks = self._links.settings, self._links.kernels[number].plan, ""
         variant = Variant(
             Platform(device.platform),
             dtype.number,
