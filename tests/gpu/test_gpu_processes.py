@@ -16,7 +16,8 @@ from support.devices.registered_ranks import check_registered
 
 pytestmark = needs_gpu()
 
-CALLS = 200
+CALLS = 20
+"""Of processes that take turns on the GPU: one takes some 0.2 s."""
 
 CASES = [(2, *pair) for pair in product(sley.Protocol, Engine)]
 CASES += [
