@@ -1,5 +1,6 @@
 #include "devices/barrier.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -64,8 +65,9 @@ void Barrier::wait_for_others() {
     throw absence(kLeft);
 }
 
+// Who has left doesn't come back: others may already count on it.
 void Barrier::come(std::uint64_t number) {
-    for (const int rank : own_) way_[rank] = number;
+    for (const int rank : own_) way_[rank] = std::max(way_[rank].load(), number);
 }
 
 std::vector<int> Barrier::ranks_that(bool have_come, std::uint64_t number) const {

@@ -60,8 +60,8 @@ public:
     std::vector<std::string> gather(const std::map<int, std::string>& own);
     // The same for `each` numbers for each rank.
     std::vector<Numbers> gather(const std::map<int, Numbers>& own, std::size_t each);
-    // The same with files, which come to other processes. make: the parcels of this process's ranks;
-    // it is `telling`.
+    // The same with files, which come to other processes. make: returns the parcels of this
+    // process's ranks; it is `telling`.
     std::vector<Parcel> gather_files(const std::function<std::map<int, Parcel>()>& make);
     // Waits until all processes call this.
     void meet();

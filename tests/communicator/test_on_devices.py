@@ -364,6 +364,12 @@ def test_an_abort_ends_the_calls_of_all_ranks(two: list[DeviceCommunicator]) -> 
     assert codes(two, lambda c: c.all_reduce(data)) == ["N623"] * 2
 
 
+def test_an_abort_is_the_error_of_whoever_meets_it_first(two: list[DeviceCommunicator]) -> None:
+    two[1].abort()
+    assert codes(two, lambda comm: comm.empty("int32", 8)) == ["K508", "N630"]
+    assert [found and found.code for found in (comm.error() for comm in two)] == ["K508", "N608"]
+
+
 @pytest.mark.parametrize("by", [0, 1])
 def test_an_abort_ends_the_wait_for_what_a_call_lacks(
     two: list[DeviceCommunicator], by: int

@@ -89,6 +89,16 @@ void check_who_is_late() {
     expect(rule_of([&] { late.meet(); }) == "K508", "a late process isn't told");
 }
 
+void check_who_has_left_stays_away() {
+    std::vector<Barrier::Word> memory(Barrier::bytes(2) / sizeof(Barrier::Word));
+    Barrier first(memory.data(), 2, {0}, 0.01), second(memory.data(), 2, {1}, 0.01);
+    first.leave();
+    expect(rule_of([&] { first.meet(); }) == "K514", "a meeting after leaving");
+    second.leave();
+    expect(rule_of([&] { second.wait_for_others(); }).empty() && !second.is_given_up(),
+           "a process that left is waited for");
+}
+
 class Meeting {
 public:
     explicit Meeting(int members) : said_(static_cast<std::size_t>(members)) {}
@@ -394,6 +404,7 @@ void check_links_end_together() {
 int test(int, char**) {
     for (unsigned seed = 0; seed < 30; ++seed) check_meetings_take_place_for_all_or_none(3, seed);
     check_who_is_late();
+    check_who_has_left_stays_away();
     check_memory_of_all();
     check_problems_are_told();
     check_descriptors_reach_all();

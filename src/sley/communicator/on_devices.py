@@ -246,7 +246,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """A new array on this rank's device, which the other ranks can read in place: with the
         direct protocol they do so without a copy, at any place in it. All ranks call it, with the
         same arguments. It lasts until the communicator is closed. Errors: K507, R504, R514."""
-        with self._lock:
+        with self._lock, self._noting():
             links = self._open_core().links
             links.settle()
             return links.memory.empty(dtype, elements)[self.rank]
@@ -495,8 +495,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             yield
         except SleyError as error:
             # R508: another thread was told before, or closes the communicator.
-            if error.code in (K508.code, R508.code) and self._links is not None:
-                self._failure = self._failure or error.diagnostics
+            if error.code in (K508.code, R508.code) and (links := self._links) is not None:
+                self._failure = self._failure or links.failed or error.diagnostics
                 raise SleyError(list(self._failure)) from None
             raise
 

@@ -70,6 +70,8 @@ class LinkSet(LinkLayout):
         self.on_devices = self.native.plans
         """Each plan on each device of `launches`."""
         self.native.keep((windows, self.memory, self.launches))
+        self.failed: tuple[Diagnostic, ...] = ()
+        """Of the call after which none can be used."""
         self._ending = threading.RLock()
         """Held while reports are read, which `close` frees."""
 
@@ -126,6 +128,7 @@ class LinkSet(LinkLayout):
                 if not self.ranks.is_one_process:
                     self.native.refuse()
             except SleyError as error:
+                self.failed = error.diagnostics  # before others are refused because of it
                 self.native.fail(error.diagnostics[0].found)
                 raise
 

@@ -236,7 +236,11 @@ def test_code_that_a_machine_does_not_run_is_left_alone(
 
 
 @pytest.mark.usefixtures("fake")
-def test_the_doctor_knows_kernels_of_another_version(package: Path) -> None:
+def test_the_doctor_knows_kernels_of_another_version(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CudaDevice, "open", CudaDevice)  # not the one that other cases opened
+
     def said() -> str:
         command = ["doctor", str(package), "--target", "sley", "--ranks", "2"]
         return CliRunner().invoke(main, command).output
