@@ -236,7 +236,9 @@ void define_devices(nb::module_& m) {
              },
              "Waits until all calls are done, on whatever streams; others may start meanwhile. "
              "Where a call was captured, waits for all work of the devices, since nothing tells "
-             "that a graph runs.");
+             "that a graph runs.")
+        .def("is_idle", &CallOrder::is_idle, nb::call_guard<Waiting>(),
+             "Whether no call is under way; False if calls were captured.");
 }
 
 }  // namespace sley

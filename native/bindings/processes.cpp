@@ -216,11 +216,17 @@ void define_processes(nb::module_& m) {
         .def("fail", &Links::fail, "why"_a)
         .def("refuse", [](const Links&) { throw Barrier::given_up(); },
              "Raises K508 for a call of which this process has no report.")
-        .def("give_up", &Links::give_up,
-             "Ends all calls that are under way, in all processes; any thread may call it.")
+        .def("give_up", &Links::give_up, "why"_a,
+             "Ends all calls that are under way, in all processes; any thread may call it. why: kept "
+             "for all unless calls were given up before.")
+        .def_prop_ro("why", &Links::why, "0 if nobody said why calls were given up.")
         .def("leave", &Links::leave,
              "Comes to no further meeting: processes that wait for this one fail, but for those that "
              "close.")
+        .def("has_left", &Links::has_left, "rank"_a)
+        .def("lacks", &Links::lacks, "rank"_a,
+             "Whether this process has started a call that a rank which has left doesn't make; None "
+             "if the rank hasn't left, or if calls in graphs aren't counted.")
         .def("close", &Links::close, "meet"_a, nb::call_guard<Waiting>(),
              "Waits for calls, and, if it meets others, until all processes have left; then frees the "
              "memory. K514, after that, if one doesn't in time. A second call does nothing.");

@@ -35,6 +35,17 @@ Refusal Barrier::given_up() {
     return {"K508", "calls that all processes make", "one that another process has given up"};
 }
 
+void Barrier::give_up(std::uint64_t why) {
+    std::uint64_t none = 0;
+    if (!is_given_up()) (&abort_)[2].compare_exchange_strong(none, why);
+    abort_ = 1;  // last: whoever sees it reads why
+}
+
+void Barrier::leave(std::uint64_t calls) {
+    for (const int rank : own_) way_[ranks_ + rank] = calls;
+    come(kLeft);
+}
+
 void Barrier::meet() {
     const auto before = meeting_++;
     come(meeting_);
@@ -55,13 +66,13 @@ void Barrier::meet() {
         throw;
     }
     if (decision_ == meeting_) return;
-    if (decision_ == kLate) give_up();
+    if (decision_ == kLate) give_up(0);
     throw refusal();
 }
 
 void Barrier::wait_for_others() {
     if (wait([this] { return are_here(kLeft) || is_given_up(); })) return;
-    give_up();
+    give_up(0);
     throw absence(kLeft);
 }
 

@@ -21,7 +21,7 @@ public:
     using Word = std::atomic<std::uint64_t>;
 
     static constexpr std::size_t bytes(int ranks) {
-        return kAbortBytes + sizeof(Word) * (1 + static_cast<std::size_t>(ranks));
+        return kAbortBytes + sizeof(Word) * (1 + 2 * static_cast<std::size_t>(ranks));
     }
 
     // memory: `bytes(ranks)`, zeroed; its first word is not 0 once a call or a meeting was given up.
@@ -31,8 +31,11 @@ public:
     // A word for those who share the memory, 0 at first.
     Word& free_word() { return (&abort_)[1]; }
 
-    void give_up() { abort_ = 1; }
+    // why: its giver's, or 0; kept unless calls were given up before.
+    void give_up(std::uint64_t why);
     bool is_given_up() const { return abort_ != 0; }
+    // Why calls were given up; 0 if nobody said so, as when a kernel's wait was too long.
+    std::uint64_t why() const { return (&abort_)[2]; }
     // What a process is told of a call of which it has no report.
     static Refusal given_up();
 
@@ -40,8 +43,11 @@ public:
     // one can't come any more: K508 if a call was given up, else K514; also if one doesn't come in
     // time, and then all give up, as after a failed call.
     void meet();
-    // Says that no kernel of this process runs or will run, and that it comes no more.
-    void leave() { come(kLeft); }
+    // Says that this process makes no call beyond the first `calls`, and comes no more.
+    void leave(std::uint64_t calls);
+    bool has_left(int rank) const { return way_[rank] == kLeft; }
+    // Of a rank that has left.
+    std::uint64_t calls(int rank) const { return way_[ranks_ + rank]; }
     // Waits until all processes have left or one has given up; K514 if one does neither in time.
     void wait_for_others();
 
@@ -62,7 +68,7 @@ private:
 
     Word& abort_;
     Word& decision_;  // the last meeting that takes place
-    Word* way_;       // of each rank
+    Word* way_;       // of each rank; behind them the calls of each that has left
     int ranks_;
     std::vector<int> own_;
     double patience_s_;

@@ -78,6 +78,11 @@ bool CallOrder::is_over() const {
     });
 }
 
+bool CallOrder::is_idle() const {
+    const LaunchTurn turn;
+    return !has_graphs_ && is_over();
+}
+
 void CallOrder::wait() const {
     std::vector<Mark> marks;
     {
@@ -247,7 +252,7 @@ void OrderedCall::record(std::size_t k, Device::Stream stream, bool recorded) {
     auto& mark = order_->marks_[k];
     starts_[k].device->record(mark.event.address, stream, state.is_captured);
     if (state.is_captured) {
-        mark.is_in_graphs = true;
+        mark.is_in_graphs = order_->has_graphs_ = true;
     } else {
         mark.is_recorded = recorded;
         mark.stream = state.number;

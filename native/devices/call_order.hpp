@@ -36,6 +36,13 @@ public:
     // for all work of the devices: no event tells that a graph runs. Throws what kernels threw.
     void wait() const;
 
+    // Whether no call is under way; false if calls were captured, since no event tells.
+    bool is_idle() const;
+
+    // The calls that were started; kUncounted if any were captured, as graphs run.
+    static constexpr std::uint64_t kUncounted = ~std::uint64_t{0};
+    std::uint64_t calls() const { return has_graphs_ ? kUncounted : calls_.load(); }
+
     bool is_given_up() const { return abort_->load(std::memory_order_relaxed) != 0; }
 
     // Joins the orders of other ranks, before any of them starts a call. word: in memory that they
@@ -73,7 +80,9 @@ private:
     const std::atomic<std::uint64_t>* abort_;
     std::shared_ptr<Crowd> crowd_ = std::make_shared<Crowd>();
     std::uint64_t number_;  // no other order has it
-    std::uint64_t calls_ = 0;  // that weren't captured
+    // That weren't captured, and whether any were; other threads read both.
+    std::atomic<std::uint64_t> calls_ = 0;
+    std::atomic<bool> has_graphs_ = false;
     std::vector<Mark> marks_;
 };
 

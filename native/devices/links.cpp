@@ -44,6 +44,13 @@ bool Links::check() const {
     return !barrier_->is_given_up();
 }
 
+std::optional<bool> Links::lacks(int rank) const {
+    const auto own = order_->calls();
+    if (!has_left(rank) || own == CallOrder::kUncounted) return {};
+    const auto made = barrier_->calls(rank);
+    return made == CallOrder::kUncounted ? std::nullopt : std::optional(own > made);
+}
+
 void Links::end() {
     order_->wait();
     leave();
@@ -68,9 +75,9 @@ void Links::close(bool meet) {
 // Others may still have the plans and calls of them, which can't be started any more.
 void Links::free() {
     release([barrier = barrier_, memory = memory_, index = index_, registrations = registrations_,
-             order = std::move(order_), mailboxes = std::move(mailboxes_), plans = std::move(plans_),
+             order = order_, mailboxes = std::move(mailboxes_), plans = std::move(plans_),
              kept = std::move(kept_)] {
-        barrier->leave();
+        barrier->leave(order->calls());
         memory->detach();
         registrations->detach();
         index->free();

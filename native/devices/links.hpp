@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,10 +60,15 @@ public:
     // Waits until all blocks have reported; this process comes to no further meeting.
     void end();
     void fail(std::string why) { failed_ = std::move(why); }
-    // Ends all calls that are under way, in all processes.
-    void give_up() { barrier_->give_up(); }
+    // Ends all calls that are under way, in all processes; see Barrier.
+    void give_up(std::uint64_t why) { barrier_->give_up(why); }
+    std::uint64_t why() const { return barrier_->why(); }
     // Comes to no further meeting: processes that wait for this one fail, but for those that close.
-    void leave() { barrier_->leave(); }
+    void leave() { barrier_->leave(order_->calls()); }
+    bool has_left(int rank) const { return barrier_->has_left(rank); }
+    // Whether this process has started a call that a rank which has left doesn't make. Nothing if the
+    // rank hasn't left, or if calls in graphs aren't counted.
+    std::optional<bool> lacks(int rank) const;
 
     // Waits for calls, and, if it meets others, until all processes have left; then frees the memory.
     // K514, after that, if one doesn't in time. A second call does nothing.

@@ -89,6 +89,22 @@ def test_the_others_hear_that_a_process_which_ends_has_left(tmp_path: Path) -> N
     assert "N623" in said
 
 
+def test_an_exception_ends_the_calls_on_devices_of_the_others(tmp_path: Path) -> None:
+    code = """
+from sley.communicator import DeviceCommunicator
+
+on = DeviceCommunicator(FolderStore(sys.argv[2]), rank, 2, "threads", name="on", types=["int32"])
+on.barrier()
+if rank == 0:
+    comm = None  # which would tell them, too
+    raise ZeroDivisionError
+on.barrier()
+"""
+    (_, raised), (_, said) = ends_of(code, tmp_path)
+    assert "ZeroDivisionError" in raised
+    assert "N623" in said
+
+
 def test_communicators_on_devices_are_left_by_processes_that_end_or_fork(tmp_path: Path) -> None:
     """Without a wait for the other rank, which ends later here."""
     code = """

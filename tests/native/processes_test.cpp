@@ -57,7 +57,7 @@ void check_meetings_take_place_for_all_or_none(int processes, unsigned seed) {
         std::thread aborts;
         const auto found = rule_of([&] {
             for (int meeting = 1; meeting <= last || !leaves; ++meeting) {
-                if (meeting == last + 1) aborts = std::thread([&] { barrier.give_up(); });
+                if (meeting == last + 1) aborts = std::thread([&] { barrier.give_up(0); });
                 barrier.meet();
                 ++exchanging;
                 while (exchanging < processes * meeting) std::this_thread::yield();
@@ -65,7 +65,7 @@ void check_meetings_take_place_for_all_or_none(int processes, unsigned seed) {
         });
         if (aborts.joinable()) aborts.join();
         expect(found == "K508" || found == "K514" || (leaves && found.empty()), "another rule");
-        barrier.leave();
+        barrier.leave(0);
         barrier.wait_for_others();
     });
     expect(exchanging % processes == 0, "an exchange of some processes");
@@ -92,9 +92,9 @@ void check_who_is_late() {
 void check_who_has_left_stays_away() {
     std::vector<Barrier::Word> memory(Barrier::bytes(2) / sizeof(Barrier::Word));
     Barrier first(memory.data(), 2, {0}, 0.01), second(memory.data(), 2, {1}, 0.01);
-    first.leave();
+    first.leave(0);
     expect(rule_of([&] { first.meet(); }) == "K514", "a meeting after leaving");
-    second.leave();
+    second.leave(0);
     expect(rule_of([&] { second.wait_for_others(); }).empty() && !second.is_given_up(),
            "a process that left is waited for");
 }
@@ -388,7 +388,7 @@ void check_links_end_together() {
         kept[static_cast<std::size_t>(rank)] = memory_of_calls;
         expect(links.check() && links.mailboxes().count(rank) == 1, "links without a call");
         processes->meet();
-        if (rank == 0) links.give_up();
+        if (rank == 0) links.give_up(0);
         while (links.check()) std::this_thread::yield();
         expect(rule_of([&] { processes->meet(); }) == "K508", "a meeting after an abort");
         links.end();

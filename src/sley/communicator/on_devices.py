@@ -40,7 +40,7 @@ from sley.engine.limits import instance, whole
 from sley.engine.types import DATA_TYPES, USUAL_TYPES, DataType, data_type, reduction
 from sley.errors import Diagnostic, Place, SleyError, telling
 from sley.errors.calls import N627
-from sley.errors.devices import K508
+from sley.errors.devices import K508, K514
 from sley.errors.runtime import R508
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
@@ -49,6 +49,9 @@ _MOST_KEY = 2**31 - 1
 
 _LOOK_S = 0.25
 """How often the other ranks' processes are looked at: a few system calls each time."""
+
+_RANK_BITS = 32
+"""Of the number that says why calls were given up: the rank that caused it, below the failure."""
 
 
 class Registration(NamedTuple):
@@ -475,6 +478,9 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         with OPEN_LOCK:
             OPEN.add(self)
         _watch()
+        # At exit, before what the devices do there: they wait for calls.
+        atexit.unregister(_leave_all)
+        atexit.register(_leave_all)
 
     def _open_core(self) -> DeviceCore:
         core = self._core
@@ -494,24 +500,45 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         try:
             yield
         except SleyError as error:
+            links = self._links
+            if links is None or error.code not in (K508.code, K514.code, R508.code):
+                raise
+            if error.code == K514.code:  # a meeting
+                left = next(filter(links.native.has_left, range(self.ranks)), None)
+                if left is None:
+                    raise
+                self._give_up(Failure.LEFT, left)
             # R508: another thread was told before, or closes the communicator.
-            if error.code in (K508.code, R508.code) and (links := self._links) is not None:
-                self._failure = self._failure or links.failed or error.diagnostics
-                raise SleyError(list(self._failure)) from None
-            raise
+            self._failure = self._failure or self._why(links) or links.failed or error.diagnostics
+            raise SleyError(list(self._failure)) from None
 
     def _give_up(self, failure: Failure, culprit: int) -> None:
         links = self._links
         if links is not None and os.getpid() == self._process:
-            told = caused(failure, self.rank, culprit, self._place)
-            self._failure = self._failure or told.diagnostics
-            links.native.give_up()
+            links.native.give_up(failure << _RANK_BITS | culprit)
+            self._failure = self._failure or self._why(links)
+
+    def _why(self, links: LinkSet) -> tuple[Diagnostic, ...]:
+        """The error of calls that a rank gave up; empty if none said so."""
+        failure, culprit = divmod(links.native.why, 1 << _RANK_BITS)
+        if not failure:
+            return ()
+        return caused(Failure(failure), self.rank, culprit, self._place).diagnostics
 
     def _close(self, *, meet: bool) -> None:
+        """meet: whether to wait for the other ranks; otherwise ends calls that are under way."""
         with self._lock:
-            core, self._core, self._links = self._core, None, None
-            if core is not None and os.getpid() == self._process:
-                core.links.close(meet=meet)
+            # A call under way keeps nothing of the core's: this does until its end.
+            core, self._core = self._core, None
+            if core is None or os.getpid() != self._process:
+                return
+            links = core.links
+            try:
+                if not meet and not links.order.is_idle():
+                    self._give_up(Failure.LEFT, self.rank)
+                links.close(meet=meet)
+            finally:
+                self._links = None
 
 
 @lru_cache(4096)
@@ -538,8 +565,9 @@ def _shape(
 
 
 def _end_calls(missed: set[Process]) -> set[Process]:
-    """Ends the calls of ranks that wait for a process that has ended; returns these processes.
-    missed: those of the look before, since a call that needs nothing more of one may end."""
+    """Ends the calls of ranks that wait for one that has left, or for a process that has ended;
+    returns these processes. missed: those of the look before, since a call that needs nothing more
+    of one may end."""
     of_ranks = [
         (comm, rank, one.process)
         for comm in opened(DeviceCommunicator)
@@ -547,8 +575,12 @@ def _end_calls(missed: set[Process]) -> set[Process]:
     ]
     gone = {process for process in {of for _, _, of in of_ranks} if process.is_gone()}
     for comm, rank, process in of_ranks:
-        if process in missed & gone:
-            comm._give_up(Failure.DIED, rank)
+        links = comm._links
+        if links is None or rank == comm.rank:
+            continue
+        lacks = links.native.lacks(rank)
+        if lacks or (lacks is None and process in missed & gone):
+            comm._give_up(Failure.LEFT if links.native.has_left(rank) else Failure.DIED, rank)
     return gone
 
 
@@ -574,8 +606,6 @@ def _leave_all() -> None:
     for comm in opened(DeviceCommunicator):
         links = comm._links
         if links is not None and comm._process == os.getpid():
+            if not links.order.is_idle():
+                comm._give_up(Failure.LEFT, comm.rank)
             links.native.leave()
-
-
-# At exit, so that the other ranks don't wait for this one when they close theirs.
-atexit.register(_leave_all)

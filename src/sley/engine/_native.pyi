@@ -477,6 +477,9 @@ class CallOrder:
         Waits until all calls are done, on whatever streams; others may start meanwhile. Where a call was captured, waits for all work of the devices, since nothing tells that a graph runs.
         """
 
+    def is_idle(self) -> bool:
+        """Whether no call is under way; False if calls were captured."""
+
 RANKS: int = 128
 
 HIDDEN: int = 18446744073709551615
@@ -757,14 +760,25 @@ class Links:
     def refuse(self) -> None:
         """Raises K508 for a call of which this process has no report."""
 
-    def give_up(self) -> None:
+    def give_up(self, why: int) -> None:
         """
-        Ends all calls that are under way, in all processes; any thread may call it.
+        Ends all calls that are under way, in all processes; any thread may call it. why: kept for all unless calls were given up before.
         """
+
+    @property
+    def why(self) -> int:
+        """0 if nobody said why calls were given up."""
 
     def leave(self) -> None:
         """
         Comes to no further meeting: processes that wait for this one fail, but for those that close.
+        """
+
+    def has_left(self, rank: int) -> bool: ...
+
+    def lacks(self, rank: int) -> bool | None:
+        """
+        Whether this process has started a call that a rank which has left doesn't make; None if the rank hasn't left, or if calls in graphs aren't counted.
         """
 
     def close(self, meet: bool) -> None:

@@ -88,7 +88,7 @@ def test_a_close_waits_for_a_check_by_another_thread(monkeypatch: pytest.MonkeyP
         return read()
 
     monkeypatch.setattr(on.links, "_failure", slowly)
-    on.links.native.give_up()
+    on.links.native.give_up(0)
     on.links.order.wait()
     together([on.check, lambda: (checking.wait(), on.close())[1]])
     closed(on.check)
