@@ -109,6 +109,12 @@ def test_calls_that_wait_for_a_rank_which_leaves_end(
     assert "rank 1 has closed" in str(two[0].error())
 
 
+def test_a_close_raises_the_error_that_nobody_has_got(two: list[DeviceCommunicator]) -> None:
+    """Rank 1 doesn't make the call."""
+    two[0].barrier(stream=two[0].device.stream())
+    assert codes(two, lambda comm: comm.close()) == ["N623", ""]
+
+
 def test_a_rank_that_closes_waits_no_longer_than_until_an_abort(
     two: list[DeviceCommunicator],
 ) -> None:

@@ -639,7 +639,15 @@ def some_die_unregistered(comm: DeviceCommunicator) -> None:
     comm.register(data)
 
 
-@pytest.mark.parametrize("what", [some_die, some_die_unregistered])
+def some_die_of_a_close(comm: DeviceCommunicator) -> None:
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with comm:
+        comm.barrier(stream=comm.device.stream())
+
+
+@pytest.mark.parametrize("what", [some_die, some_die_unregistered, some_die_of_a_close])
 def test_the_end_of_a_process_ends_the_calls_of_others(what: Callable[..., None]) -> None:
     lives, *dead = start(2, what, join=of_process).ends()
     assert "N620" in lives.error

@@ -130,6 +130,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """From before it is open until it is closed."""
         self._failure: tuple[Diagnostic, ...] = ()
         """Of the first call that has failed. Not the error: its traceback would keep all this."""
+        self._is_told = False
+        """Whether a caller has got it."""
         self._process = os.getpid()
         self._lock = threading.RLock()
         """Held while a call is started, and by what all ranks do together."""
@@ -166,7 +168,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
 
     def close(self) -> None:
         """Waits for this rank's calls and, unless a call has failed, until all ranks call it, then
-        leaves the communicator and frees its memory. A second call does nothing. Errors: K514."""
+        leaves the communicator and frees its memory. A second call does nothing. Errors: K514, and
+        the first of a call, if it wasn't raised before."""
         self._close(meet=True)
 
     def abort(self) -> None:
@@ -197,6 +200,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         if core is not None and not self._failure:
             with suppress(SleyError), self._noting():
                 core.links.check()
+        self._is_told = bool(self._failure)
         return SleyError(list(self._failure)) if self._failure else None
 
     def check(self) -> None:
@@ -487,6 +491,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         if core is None or os.getpid() != self._process:
             raise closed(self.name, self.rank, is_inherited=core is not None)
         if self._failure:
+            self._is_told = True
             raise failed_before(self._place, self._failure[0])
         return core
 
@@ -510,6 +515,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                 self._give_up(Failure.LEFT, left)
             # R508: another thread was told before, or closes the communicator.
             self._failure = self._failure or self._why(links) or links.failed or error.diagnostics
+            self._is_told = True
             raise SleyError(list(self._failure)) from None
 
     def _give_up(self, failure: Failure, culprit: int) -> None:
@@ -529,16 +535,23 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """meet: whether to wait for the other ranks; otherwise ends calls that are under way."""
         with self._lock:
             # A call under way keeps nothing of the core's: this does until its end.
-            core, self._core = self._core, None
+            (core, self._core), is_told = (self._core, None), self._is_told
             if core is None or os.getpid() != self._process:
                 return
             links = core.links
             try:
                 if not meet and not links.order.is_idle():
                     self._give_up(Failure.LEFT, self.rank)
+                links.order.wait()
+                with suppress(SleyError), self._noting():
+                    links.check()
+                failure = self._failure
                 links.close(meet=meet)
             finally:
                 self._links = None
+        is_own = links.native.why and links.native.why % (1 << _RANK_BITS) == self.rank
+        if meet and failure and not is_told and not is_own:
+            raise SleyError(list(failure))
 
 
 @lru_cache(4096)
