@@ -90,7 +90,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     R5xx.
 
     rank, ranks, name, device, settings, kernels: as given. hosts: one. plans: chose the plans;
-    what is registered there later doesn't run.
+    `register` is refused there.
     """
 
     def __init__(
