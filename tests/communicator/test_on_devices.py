@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import weakref
 from collections.abc import Callable, Iterator
@@ -320,6 +321,10 @@ def test_arrays_that_do_not_fit_are_refused_and_harm_nothing(
     ]
     for code, call in refused:
         assert codes(three, call) == [code] * RANKS
+        with pytest.raises(SleyError) as caught:
+            call(three[0])
+        named = f"{three[0].name}, rank 0: {code} "
+        assert code == "K517" or str(caught.value).startswith(named)
     on_all(three, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 10).check)
 
 
@@ -396,7 +401,8 @@ def test_a_call_that_one_rank_does_not_make_ends_in_time() -> None:
         assert codes(comms[:1], lambda c: c.all_reduce(data)) == ["K508"]
         error = comms[0].error()
         assert error is not None
-        assert "rank 1" in str(error)
+        named = rf"{comms[0].name}, rank 0: K508 .*\n  also: [^\n]*\n  expected: no .* of \S*all"
+        assert re.match(named, str(error)), error
         assert codes(comms, lambda c: c.check()) == ["K508"] * 2
         assert codes(comms, lambda c: c.all_reduce(data)) == ["N630"] * 2
 
