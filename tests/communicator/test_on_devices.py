@@ -292,7 +292,12 @@ def test_memory_that_one_rank_cannot_register_is_refused_on_all(
     assert [found[rank].readers for rank in range(3)] == [(), (0, 2), (0, 1)]
     for other in (Registration(found[0].number + 1, ()), None):
         ended: list[Any] = [other if comm.rank == 1 else found[0] for comm in three]
-        assert codes(three, lambda c, ended=ended: c.deregister(ended[c.rank])) == ["R503"] * RANKS
+
+        def refused(comm: DeviceCommunicator, ended: list[Any] = ended) -> None:
+            with pytest.raises(SleyError, match=r"R503[\s\S]*what `register` returned"):
+                comm.deregister(ended[comm.rank])
+
+        on_all(three, refused)
     for codes_found in ([""] * RANKS, ["R503"] * RANKS):
         assert codes(three, lambda c: c.deregister(found[c.rank])) == codes_found
 
@@ -552,6 +557,7 @@ def test_ranks_on_several_hosts_are_refused() -> None:
         with pytest.raises(SleyError) as caught:
             DeviceCommunicator(store, rank, 2, threads(), environ={"SLEY_HOST_ID": str(rank)})
         assert caught.value.code == "K514"
+        assert "sley.Communicator" in caught.value.diagnostics[0].remedy
 
     together([lambda rank=rank: make(rank) for rank in range(2)])
 
