@@ -157,7 +157,7 @@ def test_damaged_machine_code_is_told(tmp_path, damage, found):
     ("table", "further", "found"),
     [
         (TABLE.replace("ring-allreduce", "no-ring"), (), "F404"),
-        (TABLE, ("--arch", "../../sm_90"), "R514"),
+        (TABLE, ("--arch", "../../sm_90"), "sm_90 for H100"),
         ('[[plans]]\nwhat = "all-pairs-alltoallv"\nranks = 3\nmin_bytes = 9\n', (), "S702"),
         ("[[plans]]\nwhat = 'one_way.py'\n", (), "N651"),
     ],
