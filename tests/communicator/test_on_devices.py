@@ -330,6 +330,12 @@ def test_arrays_that_do_not_fit_are_refused_and_harm_nothing(
             call(three[0])
         named = f"{three[0].name}, rank 0: {code} "
         assert code == "K517" or str(caught.value).startswith(named)
+    for told, call in (
+        (r"Did you mean avg\?", lambda c: c.all_reduce(data, op="mean")),
+        (r"view\(np.uint8\)", lambda c: c.broadcast(np.ones(3, np.bool_))),
+    ):
+        with pytest.raises(SleyError, match=told):
+            call(three[0])
     on_all(three, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 10).check)
 
 
