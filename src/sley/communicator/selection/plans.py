@@ -22,6 +22,7 @@ from sley.communicator.selection.ready_plans import (
     check_input,
     prove,
 )
+from sley.communicator.stats import logger
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.aside import fork_safe
 from sley.errors.policy import D904
@@ -144,6 +145,8 @@ class Plans:
             from sley.communicator.selection.user_plans import read_folder
 
             self._folder = read_folder(plan_dir, self._capacity)
+            for other in self._folder.others:
+                logger.info("%d ranks don't run %s, in %s", self._capacity.ranks, other, plan_dir)
         if cache:
             from sley.communicator.selection.plan_cache import refusal
 
