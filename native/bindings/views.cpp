@@ -74,7 +74,8 @@ ArrayView numpy_view(nb::handle array, const std::string& what) {
     if ((said->flags & kContiguous) == 0) {
         const auto shape = text(array.attr("shape")), strides = text(array.attr("strides"));
         throw Refusal("K519", "elements side by side", "shape " + shape + ", strides " + strides,
-                      what);
+                      what,
+                      "Pass `np.ascontiguousarray(array)`; for an output, copy from it afterwards.");
     }
     const bool is_native = (said->flags & kNativeOrder) != 0;
     const auto* type = is_native ? element_type(code_of(said->kind), 8 * said->item_bytes) : nullptr;
@@ -125,7 +126,8 @@ ArrayView host_view(nb::handle array, const std::string& what) {
         if (!problem.matches(PyExc_Exception)) throw;
         const auto name = text(array.type().attr("__name__"));
         throw Refusal("K504", "an array in the memory of the host",
-                      name + " (" + text(problem.value()) + ")", what);
+                      name + " (" + text(problem.value()) + ")", what,
+                      "Pass a NumPy array, or a tensor on the host, detached from gradients.");
     }
     return numpy_view(found, what);
 }

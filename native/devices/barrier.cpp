@@ -110,7 +110,7 @@ Refusal Barrier::refusal() const {
     const auto gone = left();
     if (is_given_up() || gone.empty()) return given_up();
     return {"K514", "the same calls in all processes",
-            "an executor that " + processes(gone) + " closed"};
+            "an executor or communicator that " + processes(gone) + " closed"};
 }
 
 Refusal Barrier::absence(std::uint64_t number) const {

@@ -149,7 +149,8 @@ void Registrations::remove(std::uint64_t number) {
     if (other != named.end()) {
         throw Refusal("R503", "one registration on all ranks, which hasn't ended",
                       "number " + std::to_string((*other)[0]) + " on rank " +
-                          std::to_string(other - named.begin()));
+                          std::to_string(other - named.begin()),
+                      {}, "Give what `register` returned there, once, on all ranks together.");
     }
     processes.telling([&] {
         for (const auto& key : found->second) {

@@ -170,10 +170,10 @@ const Real& detail::open() {
     const std::lock_guard lock(search().mutex);
     if (const Real* found = opened.load(std::memory_order_acquire)) return *found;
     search().tried.clear();
-    const auto places = candidates();
-    for (const auto& one : places) {
+    const bool is_named = std::getenv(kVariable) != nullptr;
+    for (const auto& one : candidates()) {
         // Most folders of a search path have none, which explains nothing.
-        if (places.size() > 1 && access(one.path.c_str(), F_OK) != 0) continue;
+        if (!is_named && access(one.path.c_str(), F_OK) != 0) continue;
         auto made = std::make_unique<Real>();
         const auto why = try_one(one, *made);
         if (why.empty()) {
@@ -197,10 +197,14 @@ Result lacking(const char* function, const char* since) {
                       std::string("Install a newer NCCL, or name one by ") + kVariable + ".");
     }
     const std::lock_guard lock(search().mutex);
+    auto found = search().tried;
+    if (std::getenv(kVariable) == nullptr) {
+        found += std::string(found.empty() ? "" : "; else ") + "none in " + kVariable +
+                 ", for libraries that are linked with it, in nvidia-nccl-cu13 beside sley, or by "
+                 "ldconfig";
+    }
     return refuse(Result::kSystemError, "N701",
-                  "NVIDIA's NCCL, to which sley passes " + std::string(function) + " on",
-                  search().tried.empty() ? "none beside sley, nor where the loader looks"
-                                         : search().tried,
+                  "NVIDIA's NCCL, to which sley passes " + std::string(function) + " on", found,
                   std::string("Install nvidia-nccl-cu13, or give ") + kVariable +
                       " as the absolute path of its libnccl.so.2.");
 }

@@ -21,7 +21,8 @@ Write programs: program, rescclang, or take those of `sley.algorithms`, by name 
 Plans: compile, choose, verify, simulate, run, execute, load, save, verify_file, lift; `show` and
     `draw` are texts and pictures of programs, plans, topologies and simulations.
 Clusters: `sley.topologies`; every function takes names such as "ndv4:2" or "torus:4x4", too.
-Calls between processes: Communicator, empty, stats; with PyTorch, the backend "sley".
+Calls between processes: Communicator, on GPUs DeviceCommunicator, empty, stats; with PyTorch, the
+    backend "sley".
 Errors: SleyError, whose codes `sley explain CODE` explains.
 """
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sley import algorithms as algorithms
     from sley import topologies as topologies
     from sley.communicator import Communicator as Communicator
+    from sley.communicator import DeviceCommunicator as DeviceCommunicator
     from sley.communicator.heap import empty as empty
     from sley.communicator.running import execute as execute
     from sley.communicator.running import run as run
@@ -82,7 +84,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "sley": "algorithms topologies",
-    "sley.communicator": "Communicator",
+    "sley.communicator": "Communicator DeviceCommunicator",
     "sley.communicator.heap": "empty",
     "sley.communicator.running": "execute run",
     "sley.communicator.stats": "stats",

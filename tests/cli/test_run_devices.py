@@ -139,6 +139,14 @@ def test_an_unknown_device_is_refused(text: str, monkeypatch: pytest.MonkeyPatch
     assert code_of(lambda: open_devices(text, 2)) == "K510"
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"), [("cpu", "threads"), ("gpu:0", "cuda"), ("0", "cuda:0"), ("cude", "cuda")]
+)
+def test_a_device_of_another_name_gets_a_hint(text: str, meant: str) -> None:
+    with pytest.raises(sley.SleyError, match=f"Did you mean {meant}\\?"):
+        open_devices(text, 1)
+
+
 def test_too_few_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sley.engine.devices.cuda.CudaDevice", FakeGpu)
     assert code_of(lambda: open_devices("cuda", 9, 2)) == "K510"

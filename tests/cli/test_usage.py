@@ -64,6 +64,7 @@ def sley(*arguments: object) -> Result:
         ("tune train", "Give --topology for a cluster, or --live for this machine"),
         ("tune sweep ring", "'ring' is not one of 'allreduce'"),
         ("calibrate --from x.txt -o x.toml", "--from and --topology belong together"),
+        ("doctor . --target sley@3", "sley takes no version"),
         ("doctor . --target msccls", "'msccls' is not one of 'sley', 'mscclpp'"),
         ("calibrate --ranks 1 -o x.toml", "expected a whole number from 2 to 64, found 1"),
         ("list nothing-like-this", "no algorithm has 'nothing-like-this' in its name"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import weakref
 from collections.abc import Callable, Iterator
@@ -291,7 +292,12 @@ def test_memory_that_one_rank_cannot_register_is_refused_on_all(
     assert [found[rank].readers for rank in range(3)] == [(), (0, 2), (0, 1)]
     for other in (Registration(found[0].number + 1, ()), None):
         ended: list[Any] = [other if comm.rank == 1 else found[0] for comm in three]
-        assert codes(three, lambda c, ended=ended: c.deregister(ended[c.rank])) == ["R503"] * RANKS
+
+        def refused(comm: DeviceCommunicator, ended: list[Any] = ended) -> None:
+            with pytest.raises(SleyError, match=r"R503[\s\S]*what `register` returned"):
+                comm.deregister(ended[comm.rank])
+
+        on_all(three, refused)
     for codes_found in ([""] * RANKS, ["R503"] * RANKS):
         assert codes(three, lambda c: c.deregister(found[c.rank])) == codes_found
 
@@ -320,6 +326,16 @@ def test_arrays_that_do_not_fit_are_refused_and_harm_nothing(
     ]
     for code, call in refused:
         assert codes(three, call) == [code] * RANKS
+        with pytest.raises(SleyError) as caught:
+            call(three[0])
+        named = f"{three[0].name}, rank 0: {code} "
+        assert code == "K517" or str(caught.value).startswith(named)
+    for told, call in (
+        (r"Did you mean avg\?", lambda c: c.all_reduce(data, op="mean")),
+        (r"view\(np.uint8\)", lambda c: c.broadcast(np.ones(3, np.bool_))),
+    ):
+        with pytest.raises(SleyError, match=told):
+            call(three[0])
     on_all(three, Case("all_reduce", True, 0, "int32", ReduceOp.SUM, 10).check)
 
 
@@ -402,7 +418,8 @@ def test_a_call_that_one_rank_does_not_make_ends_in_time() -> None:
         assert codes(comms[:1], lambda c: c.all_reduce(data)) == ["K508"]
         error = comms[0].error()
         assert error is not None
-        assert "rank 1" in str(error)
+        named = rf"{comms[0].name}, rank 0: K508 .*\n  also: [^\n]*\n  expected: no .* of \S*all"
+        assert re.match(named, str(error)), error
         assert codes(comms, lambda c: c.check()) == ["K508"] * 2
         assert codes(comms, lambda c: c.all_reduce(data)) == ["N630"] * 2
 
@@ -552,6 +569,7 @@ def test_ranks_on_several_hosts_are_refused() -> None:
         with pytest.raises(SleyError) as caught:
             DeviceCommunicator(store, rank, 2, threads(), environ={"SLEY_HOST_ID": str(rank)})
         assert caught.value.code == "K514"
+        assert "sley.Communicator" in caught.value.diagnostics[0].remedy
 
     together([lambda rank=rank: make(rank) for rank in range(2)])
 

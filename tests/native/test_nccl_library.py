@@ -170,6 +170,19 @@ def test_without_the_real_library_each_call_says_where_it_was_sought(tmp_path: P
         (str(compiled_empty(tmp_path)), "no NCCL: it has no pncclGetVersion"),
     ):
         check_case("nowhere", path, why)
+    # One that stands alone, beside a package with a file that is no library.
+    alone, beside = (tmp_path / f"{of}/libnccl.so.2" for of in ("sley/nccl", "nvidia/nccl/lib"))
+    for path in (alone, beside):
+        path.parent.mkdir(parents=True)
+    shutil.copy(nccl_programs.library(), alone)
+    code = "from ctypes import *; f = CDLL('libnccl.so.2').ncclGetLastError; f.restype = c_char_p"
+    command = [sys.executable, "-c", f"{code}; print(f(None))"]
+    for end in ("found ", "; else "):
+        told, _ = output(command, variables(None, LD_PRELOAD=str(alone)))
+        if "N701" in told:  # else this machine's own has been found
+            assert told.partition("none in SLEY_NCCL_LIBRARY, for libraries")[0].endswith(end)
+            assert "nvidia-nccl-cu13 beside sley, or by ldconfig" in told
+        beside.write_text("")
 
 
 def compiled_empty(folder: Path) -> Path:
@@ -388,6 +401,9 @@ def test_exec_refuses_what_it_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_
     code, text = told("true")
     assert code == 1
     assert "N701" in text
+    monkeypatch.delenv("SLEY_NCCL_LIBRARY")
+    monkeypatch.setenv("VLLM_NCCL_SO_PATH", "libnccl.so.2")
+    assert "found:    VLLM_NCCL_SO_PATH=libnccl.so.2\n" in told("true")[1]
     monkeypatch.setattr(nccl_programs, "find_spec", lambda name: None)
     code, text = told("true")
     assert code == 1

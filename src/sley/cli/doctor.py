@@ -44,7 +44,7 @@ _LEFT = (0, 1, 3, 4)
 
 
 @click.command("doctor", cls=Command)
-@click.argument("where", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.argument("where", metavar="DIR|FILE", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--target",
     type=RuntimeName((OWN, *runtimes.names()), any_version=True),
@@ -65,13 +65,14 @@ _LEFT = (0, 1, 3, 4)
 @place_option("Place of the calls. [both]")
 @json_option
 def doctor_command(
-    where: Path, target: str | None, in_place: bool | None, as_json: bool, **call: Any
+    where: Path | None, target: str | None, in_place: bool | None, as_json: bool, **call: Any
 ) -> None:
     """Show which files of DIR a runtime reads, which file runs for each call, and why.
 
     With --collective, --size and --ranks, explain this call. Exit code 1 means that DIR or a file
-    has a problem, that a call runs incorrectly, or that no call can have this size. For a program
-    or a library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
+    has a problem, that a call runs incorrectly, that no call can have this size, or with --target
+    sley that no plan is for these ranks. Only there DIR may be left out. For a program or a
+    library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
     """
     if target == OWN:
         for word in ("collective", "sizes"):
@@ -79,6 +80,8 @@ def doctor_command(
                 raise click.UsageError(f"{flag(word.removesuffix('s'))} is for other targets")
         _print_own(where, call["ranks"], as_json=as_json)
         return
+    if where is None:
+        raise click.UsageError("Missing argument 'DIR|FILE'.")
     if nccl_programs.is_program(where):
         _print_program(where, as_json=as_json)
         return
@@ -116,28 +119,31 @@ def doctor_command(
         sys.exit(1)
 
 
-def _print_own(where: Path, ranks: int | None, *, as_json: bool) -> None:
-    """Prints a line for each plan that communicators read in a folder, and for what this machine
-    has for GPUs. Errors: click's usage error."""
-    if ranks is None:
-        raise click.UsageError(f"--target {OWN} needs --ranks")
-    folder = read_folder(where, Capacity(ranks))
-    rows = [("plan", str(one)) for one in folder.plans]
-    rows += [("not", one) for one in folder.others]
-    problems = list(folder.problems)
-    for place in sorted((where / CODE).glob("*")):
-        try:
-            rows.append((f"{CODE}/{place.name}", counted(len(code_of(place)), "kernel")))
-        except SleyError as error:
-            problems += error.diagnostics
+def _print_own(where: Path | None, ranks: int | None, *, as_json: bool) -> None:
+    """Prints a line for each plan that communicators read in a folder, if there is one, and for
+    what this machine has for GPUs. Errors: click's usage error."""
+    rows, problems, ok = list[tuple[str, str]](), list[Diagnostic](), True
+    if where is not None:
+        if ranks is None:
+            raise click.UsageError(f"DIR with --target {OWN} needs --ranks")
+        folder = read_folder(where, Capacity(ranks))
+        rows += [("plan", str(one)) for one in folder.plans]
+        rows += [("not", one) for one in folder.others]
+        problems += folder.problems
+        for place in sorted((where / CODE).glob("*")):
+            try:
+                rows.append((f"{CODE}/{place.name}", counted(len(code_of(place)), "kernel")))
+            except SleyError as error:
+                problems += error.diagnostics
+        ok = bool(folder.plans) and not problems
     rows += _machine_rows()
     if as_json:
         diagnostics = [one.to_json() for one in problems]
-        print_json({"ok": not problems, "found": rows, "diagnostics": diagnostics})
+        print_json({"ok": ok, "found": rows, "diagnostics": diagnostics})
     else:
         print_rows(rows)
         echo("".join(f"\nproblem: {one}\n" for one in problems), nl=False)
-    if problems:
+    if not ok:
         sys.exit(1)
 
 
@@ -149,7 +155,10 @@ def _machine_rows() -> Iterator[tuple[str, str]]:
         try:
             return str(question(*arguments))
         except SleyError as error:
-            return _short(error.diagnostics[0])
+            return lacking(error)
+
+    def lacking(error: SleyError) -> str:
+        return f"{_short(error.diagnostics[0])}. {error.diagnostics[0].remedy}"
 
     gpus: list[CudaDevice] = []
 
@@ -172,16 +181,16 @@ def _machine_rows() -> Iterator[tuple[str, str]]:
         numbers = range(CudaDevice.count())
         yield "driver", f"for CUDA {driver.version_text(driver.driver_version())}"
     except SleyError as error:
-        yield "driver", _short(error.diagnostics[0])
+        yield "driver", lacking(error)
         return
     for number in numbers:
         yield f"cuda:{number}", ask(describe, number)
     if len(gpus) > 1:
         pairs = permutations(gpus, 2)
-        lacking = [
+        apart = [
             f"{one.ordinal} to {other.ordinal}" for one, other in pairs if ask(reach, one, other)
         ]
-        yield "peer access", f"not from {', '.join(lacking)}" if lacking else "between all GPUs"
+        yield "peer access", f"not from {', '.join(apart)}" if apart else "between all GPUs"
 
 
 def _print_program(where: Path, *, as_json: bool) -> None:

@@ -146,6 +146,8 @@ class RuntimeName(click.Choice[str]):
         name, at, version = str(value).partition("@")
         if found := gone("runtime", name):
             raise Gone(found)
+        if name == OWN and at and OWN in self.choices:
+            self.fail(f"{OWN} takes no version", param, ctx)
         if name in self.choices:
             return (
                 f"{name}{at}{version}" if self._any_version else super().convert(value, param, ctx)

@@ -93,7 +93,8 @@ class DeviceOpening:
         rendezvous, settings = self.rendezvous, self.settings
         if rendezvous.hosts.count > 1:
             found = f"ranks on {rendezvous.hosts.count} hosts"
-            raise K514.error(expected="all ranks on one host", found=found)
+            remedy = "Use sley.Communicator between hosts; on one, give all ranks one SLEY_HOST_ID."
+            raise K514.error(expected="all ranks on one host", found=found, remedy=remedy)
         limits = self._limits(topology)
         with telling(rendezvous.refuse):
             plans = Plans(

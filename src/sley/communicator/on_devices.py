@@ -93,7 +93,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     R5xx.
 
     rank, ranks, name, device, settings, kernels: as given. hosts: one. plans: chose the plans;
-    what is registered there later doesn't run.
+    `register` is refused there.
     """
 
     def __init__(
@@ -387,27 +387,30 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
                 return
         # What follows says why a call can't be started, and starts those that need a closer look.
         core = self._open_core()
-        check_order(kind, out, op)
-        root = check_root(root, self.ranks)
-        if dtype is not None:
-            data_type(dtype)
-        source = None if data is None else self.device.view(data, what=f"data of {kind}")
-        target = source
-        if out is not data:
-            target = None if out is None else self.device.view(out, what=f"out of {kind}")
-        if target is not None:
-            check_writable(kind, target.writable)
-        given = [None if view is None else (view.dtype, view.elements) for view in (source, target)]
-        element, count = _shape(kind, self.ranks, self.rank == root, *given, dtype)
-        if not count:
-            return  # as on all ranks
-        item = element.size_bytes
-        spans = [(v.address, v.elements * item) if v else (0, 0) for v in (source, target)]
-        if any(start % item for start, _ in spans):
-            expected = f"arrays for {kind} that are aligned to their elements"
-            raise N627.error(expected=expected, found=f"elements of {item} bytes that aren't")
-        call = Call(kind, *spans[0], *spans[1], count, element, reduction(op), root)
-        self._start(core, call, stream, factor, (data, out))
+        with self._noting():
+            check_order(kind, out, op)
+            root = check_root(root, self.ranks)
+            if dtype is not None:
+                data_type(dtype)
+            source = None if data is None else self.device.view(data, what=f"data of {kind}")
+            target = source
+            if out is not data:
+                target = None if out is None else self.device.view(out, what=f"out of {kind}")
+            if target is not None:
+                check_writable(kind, target.writable)
+            given = [
+                None if view is None else (view.dtype, view.elements) for view in (source, target)
+            ]
+            element, count = _shape(kind, self.ranks, self.rank == root, *given, dtype)
+            if not count:
+                return  # as on all ranks
+            item = element.size_bytes
+            spans = [(v.address, v.elements * item) if v else (0, 0) for v in (source, target)]
+            if any(start % item for start, _ in spans):
+                expected = f"arrays for {kind} that are aligned to their elements"
+                raise N627.error(expected=expected, found=f"elements of {item} bytes that aren't")
+            call = Call(kind, *spans[0], *spans[1], count, element, reduction(op), root)
+            self._start(core, call, stream, factor, (data, out))
 
     def _start(
         self,
@@ -501,22 +504,31 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """Keeps the error of the first call that has failed, which others raise, too."""
+        """Keeps the error of the first call that has failed, which others raise, too. Errors
+        get this rank as their place."""
         try:
             yield
         except SleyError as error:
-            links = self._links
-            if links is None or error.code not in (K508.code, K514.code, R508.code):
-                raise
-            if error.code == K514.code:  # a meeting
+            # R508: another thread was told before, or closes the communicator. K514: a meeting.
+            links = self._links if error.code in (K508.code, K514.code, R508.code) else None
+            if links is not None and error.code == K514.code:
                 left = next(filter(links.native.has_left, range(self.ranks)), None)
                 if left is None:
-                    raise
-                self._give_up(Failure.LEFT, left)
-            # R508: another thread was told before, or closes the communicator.
-            self._failure = self._failure or self._why(links) or links.failed or error.diagnostics
-            self._is_told = True
-            raise SleyError(list(self._failure)) from None
+                    links = None
+                else:
+                    self._give_up(Failure.LEFT, left)
+            # Of a plan's places the first is enough: the text names all blocks.
+            found = tuple(
+                d
+                if d.places and str(self._place) in d.places[0].detail
+                else replace(d, places=(self._place, *d.places[:1]))
+                for d in (links and links.failed) or error.diagnostics
+            )
+            if links is not None:
+                self._failure = self._failure or self._why(links) or found
+                self._is_told = True
+                raise SleyError(list(self._failure)) from None
+            raise SleyError(found) from error.__cause__
 
     def _give_up(self, failure: Failure, culprit: int) -> None:
         links = self._links

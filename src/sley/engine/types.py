@@ -97,6 +97,10 @@ USUAL_TYPES = ("float32", "float16", "bfloat16")
 """The types for which kernels are made ready, unless the user names others."""
 
 
+_OF_OTHERS = {"mean": "avg", "average": "avg", "add": "sum", "mul": "product"}
+"""Reductions under the names of other libraries."""
+
+
 def reduction(op: ReduceOp | str | int) -> ReduceOp:
     """The ReduceOp that `op` is, or names in upper or lower case; R504 if there is none."""
     if isinstance(op, ReduceOp):
@@ -108,7 +112,7 @@ def reduction(op: ReduceOp | str | int) -> ReduceOp:
     raise R504.error(
         expected=f"one of {', '.join(names)}, or a member of sley.ReduceOp",
         found=repr(op),
-        remedy=did_you_mean(str(op), names),
+        remedy=did_you_mean(_OF_OTHERS.get(str(op).lower(), str(op)), names),
     )
 
 

@@ -9,8 +9,8 @@ N601 = Rule(
     "or that cannot reach the store keeps all others waiting. Rank 0 collects the reports of the "
     "ranks; if rank 0 itself is missing, the others know only which ranks have arrived.",
     example="RANK=0 WORLD_SIZE=2 python train.py  # without a process for rank 1",
-    instead="Look at the output of the named ranks; start as many processes as there are ranks; "
-    "raise timeout_s if they only start slowly.",
+    instead="Look at the output of the named ranks; start as many processes as there are ranks, "
+    "which give the communicator one name; raise timeout_s if they only start slowly.",
 )
 N603 = Rule(
     "N603 wrong-ranks, formerly N602",

@@ -106,8 +106,9 @@ K514 = Rule(
     "through sockets in /dev/shm, so they must run on one host, and in containers with one "
     "/dev/shm (docker: --ipc=host); the driver must support virtual memory management.",
     example="docker run IMAGE python rank.py  # for each rank, without --ipc=host",
-    instead="Find out why the process ended, and check that `exchange` gives every process the "
-    "bytes of all; start the ranks with the same settings; then make a new executor.",
+    instead="Find out why the process ended. Start the ranks with the same settings, and make the "
+    "same calls on all, `register`, `split` and `close` too; an executor's `exchange` gives every "
+    "process the bytes of all. Then make a new executor or communicator.",
 )
 K516 = Rule(
     "K516 device-failed",

@@ -5,8 +5,8 @@ The cache is $SLEY_CACHE_DIR, or $XDG_CACHE_HOME/sley, or ~/.cache/sley; kernels
 its content, so a truncated or changed file does not match its name, and is made again. Files are
 never visible in part. If several processes need the same file, one makes it, and the others wait
 as long as that one is seen to be at work: a stopped process, or a file system that doesn't answer,
-holds no other up for longer than `PATIENCE_S`. A folder that can't be written is not an error; it
-keeps nothing.
+holds no other up for longer than `PATIENCE_S`. Of a process' threads that need the same file, one
+makes it. What the folder can't keep the process keeps, and logs this once (N655).
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sley.errors import Place, reason_of
 from sley.errors.aside import LateError, within
+from sley.errors.selection import N655
 
 T = TypeVar("T")
 
@@ -38,6 +41,9 @@ PATIENCE_S = 2.0
 
 _SIGN_S, _LOOK_S = 0.25, 0.01
 """How often a lock's owner gives a sign of life, and how often others look for it."""
+
+_MOST_BYTES = 64 << 20
+"""What a process keeps in memory: some hundred kernels of 180 KB, more than a job's plans have."""
 
 
 def folder(section: str = KERNELS) -> Path:
@@ -63,23 +69,23 @@ def cached(key_parts: Sequence[str | bytes], suffix: str, build: Callable[[Path]
 
     If the cache can't be written, the file is in a folder that is deleted when this process ends.
     """
-    built: list[Path] = []
+    key = _key(key_parts)
 
     def content() -> bytes:
-        handle, name = tempfile.mkstemp(suffix, prefix="", dir=_folder_of_this_process().name)
+        handle, name = tempfile.mkstemp(suffix, prefix="", dir=_own.folder())
         os.close(handle)
-        built.append(Path(name))
-        build(built[0])
-        return built[0].read_bytes()
+        try:
+            build(Path(name))
+            return Path(name).read_bytes()
+        finally:
+            _remove(Path(name))
 
-    try:
-        path, _ = _make(folder(), _key(key_parts), suffix, content)
-    except BaseException:
-        _remove(*built)
-        raise
+    path, data = _make(folder(), key, suffix, content)
     if path is None:
-        return built[0]
-    _remove(*built)
+        path = _own.folder() / _name(key, suffix, data)
+        # By its name its content is right; the loader knows it again, if it isn't another file.
+        if not path.exists():
+            _write(path, data)
     return path
 
 
@@ -97,7 +103,8 @@ def cached_bytes(
 
 def is_cached(key_parts: Sequence[str | bytes], suffix: str) -> bool:
     """Whether the cache has the bytes made of `key_parts` by `cached_bytes`."""
-    return _Turn(folder(), _key(key_parts), suffix).found() is not None
+    place, key = folder(), _key(key_parts)
+    return (place, key, suffix) in _own.kept or _Turn(place, key, suffix).found() is not None
 
 
 def _make(
@@ -105,16 +112,80 @@ def _make(
 ) -> tuple[Path | None, bytes]:
     """The file of a key, built if it isn't there, and its content; None for a file that could not
     be kept."""
-    turn = _Turn(place, key, suffix)
-    try:
-        found = turn.wait()
-        if found is not None:
-            return found
-        with turn.at_work():
-            content = build()
-        return turn.ask(_keep, place, key, suffix, content), content
-    finally:
-        turn.end()
+    with _own.turn((place, key, suffix)) as kept:
+        if kept is not None:
+            return None, kept
+        turn = _Turn(place, key, suffix)
+        try:
+            found = turn.wait()
+            if found is not None:
+                return found
+            with turn.at_work():
+                content = build()
+            why = f"no answer of its file system within {PATIENCE_S:g} s"
+            try:
+                path = turn.ask(_keep, place, key, suffix, content)
+            except OSError as error:
+                path, why = None, reason_of(error)
+        finally:
+            turn.end()
+        if path is None:
+            _own.keep((place, key, suffix), content, why)
+        return path, content
+
+
+class _Own:
+    """What the disk doesn't keep, in the memory of this process, and the turns of its threads. A
+    file is identified by its folder, its key and its suffix."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[Path, str, str], bytes] = {}
+        self._told: set[Path] = set()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """In a forked child, which lacks the threads that hold the locks."""
+        self._lock = threading.Lock()
+        self._turns: dict[tuple[Path, str, str], threading.Lock] = {}
+
+    def folder(self) -> Path:
+        """For files; deleted when the process ends."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="sley-")
+            return Path(self._folder.name)
+
+    @contextlib.contextmanager
+    def turn(self, file: tuple[Path, str, str]) -> Iterator[bytes | None]:
+        """This thread's turn to make a file, and the content if the process keeps it."""
+        with self._turns.setdefault(file, threading.Lock()):
+            try:
+                yield self.kept.get(file)
+            finally:
+                # Those that wait have this lock; who comes later finds what was made.
+                self._turns.pop(file, None)
+
+    def keep(self, file: tuple[Path, str, str], content: bytes, why: str) -> None:
+        """Keeps the latest, and tells why the cache doesn't, once."""
+        root = file[0].parent
+        with self._lock:
+            is_told = root in self._told
+            self._told.add(root)
+            self.kept[file] = content
+            while sum(map(len, self.kept.values())) > _MOST_BYTES:  # ends: an empty one has 0
+                del self.kept[next(iter(self.kept))]
+        if not is_told:
+            problem = N655.diagnostic(
+                at=Place(str(root)), expected="a folder that this user can write to", found=why
+            )
+            logging.getLogger("sley").warning(
+                "what is compiled is kept in this process only\n%s", problem
+            )
+
+
+_own = _Own()
+os.register_at_fork(after_in_child=_own.restart)
 
 
 class _Turn:
@@ -238,29 +309,35 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _keep(place: Path, key: str, suffix: str, content: bytes) -> Path | None:
-    """Puts a file into the cache; None if the cache can't be written."""
+def _keep(place: Path, key: str, suffix: str, content: bytes) -> Path:
+    """Puts a file into the cache; OSError if the cache can't be written."""
+    _make_folder(place)  # again, so that the error has the reason
     path = place / _name(key, suffix, content)
-    try:
-        handle, name = tempfile.mkstemp(".new", dir=path.parent)
-    except OSError:
-        return None
+    _write(path, content)
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(".new", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         Path(name).replace(path)
     except OSError:
         _remove(Path(name))
-        return None
-    return path
+        raise
+
+
+def _make_folder(place: Path) -> None:
+    # Only for this user, because the files are executed.
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.mkdir(mode=0o700, exist_ok=True)
 
 
 def _open_lock(path: Path) -> int | None:
     """The file of a lock, in a new folder if there is none; None if it can't be made."""
     with contextlib.suppress(OSError):
-        # Only for this user, because the files are executed.
-        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        _make_folder(path.parent)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(path, flags, 0o600)
     return None
@@ -274,11 +351,6 @@ def _close_lock(path: Path, file: int, is_locked: bool) -> None:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may have the file open
     os.close(file)
-
-
-@cache
-def _folder_of_this_process() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="sley-")
 
 
 def _remove(*paths: Path) -> None:

@@ -37,7 +37,8 @@ R504 = Rule(
     "int32, int64, uint8, uint32 and uint64 with sum, product, min, max, average, and the bitwise "
     "and, or and exclusive or.",
     example='sley.run(plan, [1024], dtype="complex64")',
-    instead="Use an operation of sley.ReduceOp, and elements of a type of sley.engine.DATA_TYPES; "
+    instead="Use an operation of sley.ReduceOp, and elements of a type of sley.engine.DATA_TYPES, "
+    "also where nothing is reduced on devices: view booleans as uint8, array.view(np.uint8); "
     'NumPy arrays of bfloat16 are uint16 bits with dtype="bfloat16", of float8_e4m3fn and '
     "float8_e5m2 uint8 bits.",
 )

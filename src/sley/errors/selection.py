@@ -47,10 +47,11 @@ N654 = Rule(
 )
 N655 = Rule(
     "N655 cache-not-own",
-    what="The folder of compiled plans belongs to another user, or others can write to it.",
+    what="The cache's folder can't be written, belongs to another user, or others can write to it.",
     why="A plan in the cache was proven when it was written, and is not proven again. A user who "
     "can write to the folder could make programs run other plans. So sley uses only a folder of "
-    "the user's to which no one else can write; otherwise every process compiles its own plans.",
+    "the user's to which no one else can write; otherwise every process compiles for itself.",
     example="chmod 777 ~/.cache/sley/plans",
-    instead="Remove the rights of others (chmod go-w), or name another folder in SLEY_CACHE_DIR.",
+    instead="Name a folder of your own in SLEY_CACHE_DIR, or remove the rights of others (chmod "
+    "go-w).",
 )

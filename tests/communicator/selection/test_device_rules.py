@@ -70,20 +70,26 @@ def test_every_size_of_every_call_has_a_proven_plan(kind: str) -> None:
 
 
 @pytest.mark.parametrize("devices", [None, DeviceLimits()])
-def test_a_table_has_user_plans_in_their_place(devices: DeviceLimits | None) -> None:
-    made = Plans(hosts_of(3), devices=devices, cache=False)
-    own = made.table("all_reduce", in_place=True)
-    made.register(
-        sley.algorithms.double_binary_tree_allreduce(3, in_place=True),
-        min_bytes="100K",
-        max_bytes="50M",
+def test_a_table_has_user_plans_in_their_place(
+    devices: DeviceLimits | None, tmp_path: Path
+) -> None:
+    own = Plans(hosts_of(3), devices=devices, cache=False).table("all_reduce", in_place=True)
+    sizes = 'min_bytes = "100K"\nmax_bytes = "50M"\nranks = 3'
+    (tmp_path / "plans.toml").write_text(
+        f'[[plans]]\nwhat = "double-binary-tree-allreduce"\n{sizes}\n'
     )
+    made = Plans(hosts_of(3), devices=devices, cache=False, plan_dir=tmp_path)
     table = made.table("all_reduce", in_place=True)
     check_table(table)
     users = [sizes for sizes, ready in table if ready.origin == "registered"]
     assert users == [SizeRange(100 << 10, 50 << 20)]
     assert table[0][1].plan == own[0][1].plan
     assert table[-1][1].plan == own[-1][1].plan
+
+
+def test_a_communicator_on_devices_registers_no_plan() -> None:
+    with pytest.raises(SleyError, match=r"N651[^$]*SLEY_PLAN_DIR"):
+        plans().register(sley.algorithms.ring_allreduce(3, in_place=True))
 
 
 def test_what_is_small_has_few_blocks_and_flags_in_its_data() -> None:

@@ -18,6 +18,7 @@ from sley.communicator.selection.plans import Plans
 from sley.engine.kernels import Engine, Kernels, Platform, Variant
 from sley.engine.kernels.prebuilt import CODE, DIGESTS, code_in, digests_of, file_of
 from sley.engine.types import DATA_TYPES
+from sley.errors.devices import K501
 from support.devices.machine_code import skip_without_nvrtc
 from support.processes.call_cases import hosts_of
 
@@ -106,7 +107,28 @@ def test_the_doctor_says_what_communicators_read(tmp_path):
     assert (result.exit_code, said["ok"]) == (1, False)
     assert [one["code"] for one in said["diagnostics"]] == ["F550", "N653"]
     assert "needs --ranks" in CliRunner().invoke(main, ["doctor", ".", "--target", "sley"]).output
+    assert "Missing argument" in CliRunner().invoke(main, ["doctor"]).output
     assert doctor(folder, "--size", "1K").exit_code == 2
+
+
+def test_the_doctor_says_what_the_machine_has_and_how_to_get_the_rest(monkeypatch):
+    def missing() -> tuple[int, int]:
+        raise K501.error(expected="NVRTC", found="none")
+
+    monkeypatch.setattr("sley.engine.devices.cuda.compiler.version", missing)
+    result = CliRunner().invoke(main, ["doctor", "--target", "sley", "--ranks", "4"])
+    assert result.exit_code == 0
+    assert 'found none. Install the extra for the packages: pip install "sley[cuda]"' in " ".join(
+        result.output.split()
+    )
+
+
+def test_a_folder_without_a_plan_for_the_ranks_is_told(tmp_path, caplog):
+    assert package(tmp_path, TABLE).exit_code == 0
+    assert doctor(tmp_path / "plans", "--ranks", "4").exit_code == 1
+    with caplog.at_level("INFO", "sley"):
+        Plans(hosts_of(4), plan_dir=tmp_path / "plans", cache=False)
+    assert "4 ranks don't run 01-ring-allreduce.plan: it is for allreduce(3 ranks" in caplog.text
 
 
 def flip(file: Path) -> None:
@@ -157,7 +179,7 @@ def test_damaged_machine_code_is_told(tmp_path, damage, found):
     ("table", "further", "found"),
     [
         (TABLE.replace("ring-allreduce", "no-ring"), (), "F404"),
-        (TABLE, ("--arch", "../../sm_90"), "R514"),
+        (TABLE, ("--arch", "../../sm_90"), "sm_90 for H100"),
         ('[[plans]]\nwhat = "all-pairs-alltoallv"\nranks = 3\nmin_bytes = 9\n', (), "S702"),
         ("[[plans]]\nwhat = 'one_way.py'\n", (), "N651"),
     ],

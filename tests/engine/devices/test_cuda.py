@@ -132,6 +132,7 @@ def test_a_kind_of_gpu_that_the_compiler_does_not_know_is_refused() -> None:
         compile_text(TEXT, "sm_35")
     assert caught.value.code == "K502"
     assert "sm_35" in str(caught.value)
+    assert "Name one of sm_" in str(caught.value)
 
 
 def test_without_the_packages_the_message_says_what_to_install(

@@ -119,11 +119,16 @@ def test_factors_that_will_not_do_are_refused() -> None:
         ("R503", {"factor": 2, "reduce_op": "max"}),
         ("R503", {"factor": np.zeros(2, np.int32)}),
         ("R503", {"factor": np.zeros(1, np.int64)}),
-        *(("R514", {"factor": factor}) for factor in (0.5, float("inf"), float("nan"), 2**31)),
+        *(
+            ("R514", {"factor": factor})
+            for factor in (0.5, "3", [3], float("inf"), float("nan"), 2**31)
+        ),
     ):
         with pytest.raises(sley.SleyError) as caught:
             on(data, **options)
         assert caught.value.code == code
+        assert "1-D" not in caught.value.diagnostics[0].remedy
+    on(data, factor=np.float32(3))
     apart = executor(plan, [threads(), threads(1), threads(2)])
     with pytest.raises(sley.SleyError, match="3 devices"):
         apart(data, factor=np.zeros(1, np.int32))

@@ -245,7 +245,7 @@ def test_ranks_without_a_buffer_give_none_or_an_empty_array() -> None:
 def test_elements_that_do_not_lie_side_by_side_are_refused() -> None:
     on = interpreted(plan_of())
     for array in (np.zeros(16, np.int32)[::2], np.zeros((4, 2), np.int32).T, zeros(8)[0][::-1]):
-        refused("K519", lambda given=array: on([*zeros(8), given]), "data of rank 1", "strides")
+        refused("K519", lambda given=array: on([*zeros(8), given]), "ascontiguousarray", "strides")
 
 
 def test_unaligned_elements_are_refused() -> None:
@@ -317,7 +317,7 @@ def test_types_that_no_kernel_knows_are_refused(dtype: str) -> None:
 def test_a_value_other_than_an_array_is_refused() -> None:
     on = interpreted(plan_of())
     for given in ([0] * 8, "zeros", 3.5, object()):
-        refused("K504", lambda given=given: on([given, given]), "rank 0")
+        refused("K504", lambda given=given: on([given, given]), "rank 0", "NumPy array")
 
 
 def test_an_invalid_reduction_is_refused() -> None:

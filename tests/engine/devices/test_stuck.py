@@ -180,7 +180,9 @@ def test_calls_behind_a_stuck_one_end_at_once() -> None:
 @pytest.mark.parametrize("differ", ["sizes", "plans"])
 def test_ranks_that_make_different_calls_are_told(golden: Golden, differ: str) -> None:
     """Where a rank reads in place what another one lends: it would read behind its end."""
-    plans = [one_way(protocol="direct"), to_and_fro(protocol="direct")]
+    text = ONE_WAY + 'p.transfer(0, 1, 0, 1, "recv")\n'  # in two blocks, one of which is told
+    twice = plan_of(text, sley.Broadcast(2, 2, 0, in_place=True), protocol="direct", channels=2)
+    plans = [twice, to_and_fro(protocol="direct")]
     counts = [10, 20] if differ == "sizes" else [10, 10]
     settings, meeting = Settings(Engine.INTERPRETED, timeout_s=60), Meeting(2)
     found = ["", ""]

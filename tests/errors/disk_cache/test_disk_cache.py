@@ -24,6 +24,7 @@ from sley.errors.disk_cache import cached, cached_bytes
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(disk_cache, "_own", disk_cache._Own())
     return tmp_path / "cache" / "kernels"
 
 
@@ -136,8 +137,12 @@ def test_an_unreadable_file_is_replaced(way: Way, folder: Path) -> None:
 
 @WAYS
 @pytest.mark.parametrize("obstacle", ["file", "folder", "nowhere"])
-def test_a_folder_that_cannot_be_written_keeps_nothing(
-    way: Way, obstacle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_a_folder_cannot_keep_the_process_keeps(
+    way: Way,
+    obstacle: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     if obstacle == "file":
         (tmp_path / "cache").write_text("in the way")
@@ -147,19 +152,33 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(
     else:
         monkeypatch.setenv("SLEY_CACHE_DIR", os.devnull)
     builder = Builder()
-    assert way(builder) == way(builder) == b"machine code"
-    assert builder.built == 2
+    assert way(builder) == way(builder) == by_bytes(builder) == by_file(builder) == b"machine code"
+    assert disk_cache.is_cached(("text",), ".cubin")
+    assert builder.built == 1
+    assert way(builder, "another text") == b"machine code"
+    (log,) = caplog.messages
+    assert "N655" in log
 
 
 @WAYS
 def test_a_full_disk_keeps_nothing(way: Way, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    def full(self: Path, target: Path) -> None:
+    def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(disk_cache, "_keep", full)
     builder = Builder()
-    assert way(builder) == b"machine code"
+    assert way(builder) == way(builder) == b"machine code"
+    assert builder.built == 1
     assert list(folder.iterdir()) == []
+
+
+def test_a_process_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEY_CACHE_DIR", os.devnull)
+    monkeypatch.setattr(disk_cache, "_MOST_BYTES", 24)
+    builder = Builder()
+    for text in ("one", "two", "three", "two", "one"):
+        by_bytes(builder, text)
+    assert builder.built == 4
 
 
 @WAYS
@@ -196,7 +215,12 @@ def test_a_user_without_a_home_has_no_cache(way: Way, monkeypatch: pytest.Monkey
     assert way(Builder()) == b"machine code"
 
 
-def test_threads_that_want_the_same_kernel_wait_for_the_first(folder: Path) -> None:
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_threads_that_want_the_same_kernel_wait_for_the_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    if not is_kept:
+        monkeypatch.setenv("SLEY_CACHE_DIR", os.devnull)
     entered, leave = threading.Event(), threading.Event()
 
     class Slow(Builder):
@@ -217,7 +241,7 @@ def test_threads_that_want_the_same_kernel_wait_for_the_first(folder: Path) -> N
     for thread in threads:
         thread.join(30)
     assert (first.built, others.built) == (1, 0)
-    assert len(list(folder.iterdir())) == 2
+    assert not is_kept or len(list(folder.iterdir())) == 2
 
 
 PROCESS = """

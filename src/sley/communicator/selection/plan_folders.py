@@ -94,7 +94,9 @@ def _write_code(plans: Sequence[Plan], folder: Path, code: CodeRequest) -> None:
 
     for arch in code.archs:
         if not re.fullmatch(r"sm_\d{2,3}", arch):  # others run on one GPU alone, or are no code
-            raise R514.error(expected="an architecture such as sm_90", found=f"arch={arch!r}")
+            remedy = "Give sm_ and the GPU's compute capability without its dot: sm_90 for H100."
+            expected, found = "an architecture such as sm_90", f"arch={arch!r}"
+            raise R514.error(expected=expected, found=found, remedy=remedy)
         (folder / CODE / arch).mkdir(parents=True)
     texts = list(dict.fromkeys(text for plan in plans for text in _texts(plan, code)))
     # The compiler needs seconds for each, without Python's lock.

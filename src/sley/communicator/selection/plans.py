@@ -22,6 +22,7 @@ from sley.communicator.selection.ready_plans import (
     check_input,
     prove,
 )
+from sley.communicator.stats import logger
 from sley.errors import Diagnostic, Place, SleyError, counted
 from sley.errors.aside import fork_safe
 from sley.errors.policy import D904
@@ -144,6 +145,8 @@ class Plans:
             from sley.communicator.selection.user_plans import read_folder
 
             self._folder = read_folder(plan_dir, self._capacity)
+            for other in self._folder.others:
+                logger.info("%d ranks don't run %s, in %s", self._capacity.ranks, other, plan_dir)
         if cache:
             from sley.communicator.selection.plan_cache import refusal
 
@@ -233,12 +236,19 @@ class Plans:
         SIMPLE), while DIRECT reads them in place. in_place, root: for sources that don't define
         them; by default such a source is used in place and out of place if it can be.
 
-        Returns a line for each plan. Errors: F404, F550, N651, N652, N654, S702, F454, R514, and
-        those of the source, the compiler and the proof; then nothing changes.
+        Returns a line for each plan. Errors: F404, F550, N651 (always on devices), N652, N654,
+        S702, F454, R514, and those of the source, the compiler and the proof; then nothing changes.
         """
         from sley.communicator.selection.user_plans import user_plans
         from sley.compiler import Options
 
+        if self._devices is not None:  # its communicator has loaded all plans when it is made
+            raise N651.error(
+                expected="a communicator of processors",
+                found="one on devices, which has got its plans",
+                remedy="Put the plan into a folder, and name that in SLEY_PLAN_DIR, or in plan_dir "
+                "of the settings, when the communicator is made.",
+            )
         if in_place not in (None, True, False):
             expected = "in_place as True, False or None"
             raise R514.error(expected=expected, found=f"in_place={in_place!r}")
@@ -297,7 +307,7 @@ class Plans:
         return [*lines, *(f"not {line}" for line in self._folder.others)]
 
     def stats(self) -> list[ReadyPlan]:
-        """The plans that calls have used, a plan for each range of sizes."""
+        """The plans that calls have used, on devices all, a plan for each range of sizes."""
         with self._lock:
             return [one.ready for one in self._ranges() if one.ready is not None]
 

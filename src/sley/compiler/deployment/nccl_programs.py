@@ -50,7 +50,8 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
     path = found.get(LIBRARY)
     if path is not None and not (Path(path).is_absolute() and Path(path).is_file()):
         raise N701.error(
-            expected="the absolute path of NVIDIA's libnccl.so.2", found=f"{LIBRARY}={path}"
+            expected="the absolute path of NVIDIA's libnccl.so.2",
+            found=f"{LIBRARY if LIBRARY in given else _VLLM}={path}",
         )
     return found
 

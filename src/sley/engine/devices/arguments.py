@@ -12,7 +12,7 @@ from sley.engine import native
 from sley.engine.arguments import Part, count_of, parts_of, type_of
 from sley.engine.devices.device import Device
 from sley.engine.kernels.operands import is_sum
-from sley.engine.types import DataType
+from sley.engine.types import DataType, name_of
 from sley.errors.runtime import R503, R514
 from sley.errors.text_files import excerpt
 from sley.ir.plan import Plan
@@ -23,6 +23,8 @@ Arrays = Sequence[Any] | Mapping[int, Any]
 
 
 _NO_OUTPUT = Part("", None, 0)
+
+_SCALE = "Give with SUM a number, or an array of one element of the data's type."
 
 
 @dataclass(frozen=True)
@@ -105,16 +107,23 @@ def check_factor(
     R503 and R514 for one that won't do."""
     if op is not ReduceOp.SUM or not is_sum(plan):
         found = f"factor, with {op.name} of {plan.collective}"
-        raise R503.error(expected="a sum, for a factor", found=found)
-    if not isinstance(factor, int | float):
+        raise R503.error(expected="a sum, for a factor", found=found, remedy=_SCALE)
+    if not isinstance(factor, int | float | np.integer | np.floating):
+        if not (hasattr(factor, "__dlpack__") or hasattr(factor, "__cuda_array_interface__")):
+            expected = "factor as a number, or an array of one element"
+            found = f"factor={excerpt(factor)}"
+            raise R514.error(expected=expected, found=found, remedy="Give such a factor.")
         places = set(devices.values())
         if len(places) > 1:
             expected = "ranks on one device, for a factor in memory"
             raise R503.error(expected=expected, found=f"ranks on {len(places)} devices")
         view = native.view(factor, places.pop().native, "factor")
-        type_of({"factor": view.dtype}, kind.name, R503)
+        if view.dtype not in (kind.name, name_of(kind.array)):
+            expected = f"a factor of the data's type, {kind.name}"
+            raise R503.error(expected=expected, found=view.dtype, remedy=_SCALE)
         if view.elements != 1:
-            raise R503.error(expected="one element as factor", found=f"{view.elements} elements")
+            found = f"{view.elements} elements"
+            raise R503.error(expected="one element as factor", found=found, remedy=_SCALE)
         return {"factor_at": view.address}
     is_whole = kind.array.kind in "iu" and not kind.is_bits
     try:

@@ -24,13 +24,18 @@ def failure(
         found = Status(report["status"]), _stuck(loaded, kernels, report)
         stuck.setdefault(report["rank"], []).append(found)
     outcomes = {rank: _outcome(found) for rank, found in stuck.items()}
-    places, lines = describe(loaded, outcomes)
-    differ = any(s.reason is Reason.CALL for o in outcomes.values() for s in o.stuck)
+    # Calls that differ do so for all blocks of two ranks; one block of each says it.
+    differ = {
+        rank: replace(one, stuck=calls[:1])
+        for rank, one in outcomes.items()
+        if (calls := tuple(s for s in one.stuck if s.reason is Reason.CALL))
+    }
+    places, lines = describe(loaded, differ or outcomes)
     return K508.diagnostic(
         at=places,
         expected="the same call on all ranks"
         if differ
-        else f"no instruction to wait longer than {timeout_s:g} s",
+        else f"no instruction of {loaded.plan.name} to wait longer than {timeout_s:g} s",
         found=lines[0],
         notes=lines[1:],
     )

@@ -92,7 +92,10 @@ def _parse(text: str) -> tuple[str, list[int] | None]:
 
 
 def _unknown(text: str, part: str) -> Exception:
-    remedy = did_you_mean(part.partition(":")[0], (THREADS, CUDA))
+    word = part.partition(":")[0]
+    remedy = did_you_mean({"cpu": THREADS, "gpu": CUDA}.get(word, word), (THREADS, CUDA))
+    if re.fullmatch("[0-9]+", word):
+        remedy = f"Did you mean cuda:{word}?"
     return K510.error(
         expected=_FORM,
         found=f"{text!r}",

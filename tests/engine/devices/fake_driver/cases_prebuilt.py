@@ -103,11 +103,19 @@ def test_prebuilt_kernels_need_no_compiler(fake: FakeDriver) -> None:
 
 
 @pytest.mark.usefixtures("whole_texts", "package")
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(("number", "cache"), [(1, "cache"), (2, "cache"), (1, "file/cache")])
 def test_the_first_call_compiles_nothing(
-    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, background: Any, number: int
+    fake: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    background: Any,
+    number: int,
+    cache: str,
 ) -> None:
-    """Another process compiles, whose code runs in later executors, and after `reserve`."""
+    """Another process compiles, whose code runs in later executors, and after `reserve`; also where
+    the disk keeps nothing."""
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path / cache))
     monkeypatch.setattr(compiler, "compile_text", compiled_here)
     fake.set(devices=2)
     devices = [CudaDevice(rank % number) for rank in range(RANKS)]

@@ -131,9 +131,11 @@ def _failure(result: str, log: str, arch: str) -> Exception:
     lines = [line.rstrip() for line in log.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("ptxas info")]
     if result == "NVRTC_ERROR_INVALID_OPTION":
+        known = _Compiler().call("nvrtcGetSupportedArchs")
         return K502.error(
             expected=f"an NVRTC that compiles for {arch}",
             found=f"NVRTC {'.'.join(map(str, version()))}, which says: {' '.join(lines)}",
+            remedy=f"Name one of sm_{', sm_'.join(map(str, known))}, or install another NVRTC.",
         )
     if result == "NVRTC_ERROR_COMPILATION":
         errors = sum(_ERROR.search(line) is not None for line in lines)

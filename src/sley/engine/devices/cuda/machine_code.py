@@ -24,10 +24,10 @@ os.nice(19)
 job = json.load(sys.stdin)
 sys.path[:] = job["path"]
 from sley.engine.devices.cuda.machine_code import compiled
-compiled(job["text"], job["arch"])
+sys.stdout.buffer.write(compiled(job["text"], job["arch"]))
 """
-"""A process that compiles a text into the cache. It is last in line for a processor, and ends by
-itself, whatever the compiler does."""
+"""A process that compiles a text into the cache, and prints the code. It is last in line for a
+processor, and ends by itself, whatever the compiler does."""
 
 
 def compiled(text: str, arch: str) -> bytes:
@@ -52,7 +52,7 @@ def background() -> PriorityQueue[tuple[float, str, str]]:
     waits until all are. Their order is by chance: so processes that need the same ones share them.
 
     Another process compiles: NVRTC would still run in this one while its memory is taken down at
-    its end. It outlives this one, and says nothing; if it fails, the next job compiles.
+    its end. It outlives this one, and tells no error; if it fails, the next job compiles.
     """
     texts: PriorityQueue[tuple[float, str, str]] = PriorityQueue()
 
@@ -76,13 +76,15 @@ def _compile_apart(text: str, arch: str) -> None:
     # says that this process ends.
     with suppress(SleyError, OSError, RuntimeError):
         if not is_compiled(text, arch):
-            subprocess.run(
+            done = subprocess.run(
                 [sys.executable or "", "-c", _CHILD],
                 input=json.dumps(job).encode(),
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # a signal to this one's group doesn't end it
             )
+            if not done.returncode:  # where the disk keeps nothing, this process does
+                cached_bytes(_key(text, arch), _SUFFIX, lambda: done.stdout)
 
 
 def _key(text: str, arch: str) -> tuple[str, ...]:
