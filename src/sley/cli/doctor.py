@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,11 @@ def _check_kind(where: Path) -> None:
     kind = recognition.kind_of(where)
     known = (*recognition.RUNTIME_PLANS, *recognition.VAGUE, *recognition.ABSENT)
     if kind not in known and where.name != SCRIPT:
+        if kind is recognition.PYTHON:
+            remedy = (
+                f"{kind.advice(str(where))}; how calls of NCCL are reached, ask of the program "
+            )
+            kind = replace(kind, command="", remedy=f"{remedy}that runs it: {sys.executable}")
         raise recognition.refuse_kind(where, kind, "a plan, or a directory of plans")
 
 
