@@ -212,10 +212,10 @@ def _check_kind(where: Path) -> None:
     known = (*recognition.RUNTIME_PLANS, *recognition.VAGUE, *recognition.ABSENT)
     if kind not in known and where.name != SCRIPT:
         if kind is recognition.PYTHON:
-            remedy = (
-                f"{kind.advice(str(where))}; how calls of NCCL are reached, ask of the program "
+            other = (
+                f"for its calls of NCCL, sley doctor of the program that runs it: {sys.executable}"
             )
-            kind = replace(kind, command="", remedy=f"{remedy}that runs it: {sys.executable}")
+            kind = replace(kind, command="", remedy=f"{kind.advice(str(where))}; {other}")
         raise recognition.refuse_kind(where, kind, "a plan, or a directory of plans")
 
 
