@@ -432,3 +432,6 @@ def test_the_doctor_says_how_a_program_is_reached(tmp_path: Path) -> None:
     plugin = "int ncclGetVersion(int *);\nint f(int *v) { return ncclGetVersion(v); }\n"
     assert "looks NCCL's functions up" in told(plugin, "-shared", "-fPIC")[1]
     assert "it is an NCCL" in CliRunner().invoke(main, ["doctor", str(stand_in())]).output
+    (tmp_path / "train.py").write_text("import torch\n")
+    asked = CliRunner().invoke(main, ["doctor", str(tmp_path / "train.py")]).output
+    assert f"that runs it: {sys.executable}" in asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,11 @@ def _check_kind(where: Path) -> None:
     kind = recognition.kind_of(where)
     known = (*recognition.RUNTIME_PLANS, *recognition.VAGUE, *recognition.ABSENT)
     if kind not in known and where.name != SCRIPT:
+        if kind is recognition.PYTHON:
+            other = (
+                f"for its calls of NCCL, sley doctor of the program that runs it: {sys.executable}"
+            )
+            kind = replace(kind, command="", remedy=f"{kind.advice(str(where))}; {other}")
         raise recognition.refuse_kind(where, kind, "a plan, or a directory of plans")
 
 

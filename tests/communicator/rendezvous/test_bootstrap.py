@@ -116,6 +116,7 @@ def test_an_exchange_names_the_rank_that_does_not_come() -> None:
     said = on_threads([lambda o=o: o.exchange(b"") for o in outcomes[:2]])
     assert codes(said) == ["N601"] * 2
     assert "rank 2" in str(said[0])
+    assert "give the communicator one name" in str(said[0])
 
 
 def test_a_name_can_be_used_again_and_jobs_have_names_of_their_own() -> None:

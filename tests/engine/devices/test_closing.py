@@ -190,6 +190,18 @@ def test_a_process_that_does_not_come_is_named(
         ons[absent].close()
 
 
+def test_a_process_that_has_closed_is_named() -> None:
+    ons, found = in_two_processes(), list[str]()
+
+    def other() -> None:
+        found.append(refused(lambda: ons[1].empty("int32", 8)))
+        ons[1].close()
+
+    together([ons[0].close, other])
+    assert "an executor or communicator that the process of 1 rank (0) closed" in found[0]
+    assert "the same calls on all, `register`, `split` and `close` too" in found[0]
+
+
 def test_a_forked_child_leaves_what_it_drops_to_its_parent() -> None:
     """It would say, in the memory of all processes, that this one comes no more."""
     ons = in_two_processes()

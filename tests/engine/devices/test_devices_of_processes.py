@@ -77,7 +77,7 @@ def test_a_killed_process_is_noticed(protocol: str) -> None:
     assert sorted(report.errors) == [0, 2]
     for member, text in report.errors.items():
         assert re.match(rf".*rings\.py:\d+, rank {member}, .*: K508 plan-stuck\n", text)
-        assert "to wait longer than 1 s" in text
+        assert "no instruction to wait longer than 1 s" in text
     assert sorted(report.results) == [0, 2]
     check_results(order, report.results, 2)
 

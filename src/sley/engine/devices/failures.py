@@ -31,11 +31,13 @@ def failure(
         if (calls := tuple(s for s in one.stuck if s.reason is Reason.CALL))
     }
     places, lines = describe(loaded, differ or outcomes)
+    first = min(reports, key=lambda one: one["ticks"])["call"]  # later calls end with it
+    call = _in_words(first, first)
     return K508.diagnostic(
         at=places,
         expected="the same call on all ranks"
         if differ
-        else f"no instruction of {loaded.plan.name} to wait longer than {timeout_s:g} s",
+        else f"no instruction to wait longer than {timeout_s:g} s in {call} of {loaded.plan.name}",
         found=lines[0],
         notes=lines[1:],
     )
