@@ -326,7 +326,7 @@ def test_calls_exchange_nothing(protocol: str) -> None:
     calls = [ons[rank].prepare({rank: data[rank]}) for rank in range(2)]
     together(calls)
     assert data[0].tolist() == [3.5] * 8
-    together([lambda: refused("K508", calls[0]), ons[1].links.native.give_up])
+    together([lambda: refused("K508", calls[0]), lambda: ons[1].links.native.give_up(0)])
 
 
 def test_descriptors_of_no_memory_are_refused() -> None:
