@@ -182,6 +182,8 @@ void OrderedCall::take_room(const std::vector<Device::Stream>& streams) {
 
 // What the first rank of a crowd decides for a call holds for the others, which are launched later:
 // a rank that waited for calls that began between could wait for one that waits for the first rank.
+// Ranks know a call by its number; where one captures a call that another starts at once, numbers
+// differ from then on, each decides for itself, and what it noted stays until the communicator ends.
 void OrderedCall::take_room(std::vector<CallOrder::Running>& running,
                             const std::vector<std::size_t>& starts,
                             const std::vector<Device::Stream>& streams) {
