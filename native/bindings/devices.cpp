@@ -198,6 +198,10 @@ void define_devices(nb::module_& m) {
                                    "A GPU of this process, in its primary context.")
         .def(nb::init<int>(), "ordinal"_a, unlocked)
         .def_static("count", &CudaDevice::count, unlocked)
+        .def_static("multiprocessors_of", &CudaDevice::multiprocessors_of, "ordinal"_a, unlocked,
+                    "Without a context, as is_line_carried.")
+        .def_static("is_line_carried", &CudaDevice::is_line_carried, "origin"_a, "to"_a, unlocked,
+                    "Whether a line of LL128 arrives as a whole, between two of the devices.")
         .def_static("driver_version", &CudaDevice::driver_version, unlocked)
         .def_prop_ro("name", &CudaDevice::name)
         .def_prop_ro("multiprocessors", &CudaDevice::multiprocessors)

@@ -32,6 +32,10 @@ public:
 
     // The number of devices that the process sees.
     static int count();
+    // Of devices by their numbers, without their contexts: the multiprocessors; whether a line of
+    // LL128 arrives as a whole.
+    static int multiprocessors_of(int ordinal);
+    static bool is_line_carried(int from, int to);
     // The CUDA that the driver supports: 13010 for 13.1.
     static int driver_version();
 
