@@ -103,13 +103,14 @@ class Case:
         kind, own = DATA_TYPES[self.dtype], CALLS[self.kind]
         size = comm.ranks * self.count if own.has_parts else self.count
         first = self.count * comm.rank
+        has_place = self.in_place and comm.rank in ([self.root] if own.roles else range(comm.ranks))
         given = kind.bits(self.values(comm.rank, comm.ranks).ravel()).astype(kind.array)
         data = given.copy()
         out = np.zeros(size if own.output_parts else self.count, kind.array)
-        if self.in_place and self.kind == "all_gather":
+        if has_place and self.kind in ("all_gather", "gather"):
             data = out[first : first + self.count]
             data[:] = given
-        if self.in_place and self.kind == "reduce_scatter":
+        if has_place and self.kind in ("reduce_scatter", "scatter"):
             out = data[first : first + self.count]
         if (self.in_place and self.kind in ("all_reduce", "all_to_all")) or self.kind in (
             "broadcast",
@@ -153,6 +154,22 @@ def test_calls_give_what_numpy_gives(three: list[DeviceCommunicator], kind: str)
     for _ in range(12):
         case = Case.draw(random, kind, RANKS)
         on_all(three, case.check)
+
+
+@pytest.mark.parametrize(
+    "kind", ["all_reduce", "all_gather", "reduce_scatter", "gather", "scatter"]
+)
+@pytest.mark.parametrize("count", [5, 3000, 50_000])  # with plans of their own
+def test_each_rank_may_be_in_place_or_not(
+    three: list[DeviceCommunicator], kind: str, count: int
+) -> None:
+    for places in range(1 << RANKS):
+
+        def check(comm: DeviceCommunicator, places: int = places) -> None:
+            in_place = bool(places >> comm.rank & 1)
+            Case(kind, in_place, 1, "int32", ReduceOp.SUM, count).check(comm)
+
+        on_all(three, check)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
