@@ -40,7 +40,7 @@ public:
     int add_plan(std::shared_ptr<const DevicePlan> plan);
 
     // The plans of the calls of a kind, by size: plans[k] up to ends[k] bytes, which ascend, and the
-    // last one for larger calls.
+    // last one for larger calls. A kind that has none in place has plans that are right there, too.
     void set_table(const CallKind& kind, std::vector<std::uint64_t> ends, std::vector<int> plans);
 
     // The kernels of a plan's calls; see PlanCall::Place.
@@ -85,6 +85,7 @@ private:
         std::size_t range_of(std::uint64_t size_bytes) const;
     };
 
+    bool has_row(const CallKind& kind) const;
     const Row& row_of(const CallKind& kind) const;
 
     std::shared_ptr<CallOrder> order_;
