@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include "devices/deferred_free.hpp"
@@ -12,6 +13,8 @@ namespace {
 using namespace cuda;
 
 constexpr unsigned kMapped = kPortable | kDeviceMap;
+// CUDA programming guide, environment variables: CUDA_DEVICE_MAX_CONNECTIONS.
+constexpr int kQueues = 8, kMostQueues = 32;
 
 std::string bytes_of(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
@@ -22,6 +25,7 @@ std::string counted(unsigned number, const char* noun) {
 }  // namespace
 
 CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
+    queues();
     const auto opening = "opening device " + std::to_string(ordinal);
     call(cuDeviceGet, {opening}, &device_, ordinal);
     std::array<char, 256> name{};
@@ -40,6 +44,15 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
 int CudaDevice::count() {
     int number = 0;
     call(cuDeviceGetCount, {"counting the devices"}, &number);
+    return number;
+}
+
+int CudaDevice::queues() {
+    static const int number = [] {
+        const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+        const int given = text == nullptr ? 0 : std::atoi(text);
+        return given > 0 ? std::min(given, kMostQueues) : kQueues;
+    }();
     return number;
 }
 

@@ -32,6 +32,9 @@ public:
 
     // The number of devices that the process sees.
     static int count();
+    // Onto how many queues the driver maps a device's streams, as the environment says when the first
+    // device is opened: a later value has no effect.
+    static int queues();
     // The CUDA that the driver supports: 13010 for 13.1.
     static int driver_version();
 
