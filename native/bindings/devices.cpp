@@ -205,6 +205,10 @@ void define_devices(nb::module_& m) {
         .def_static("queues", &CudaDevice::queues,
                     "Onto how many the driver maps a device's streams, as the environment says when "
                     "first asked.")
+        .def_static("multiprocessors_of", &CudaDevice::multiprocessors_of, "ordinal"_a, unlocked,
+                    "Without a context, as is_line_carried.")
+        .def_static("is_line_carried", &CudaDevice::is_line_carried, "origin"_a, "to"_a, unlocked,
+                    "Whether a line of LL128 arrives as a whole, between two of the devices.")
         .def_static("driver_version", &CudaDevice::driver_version, unlocked)
         .def_prop_ro("name", &CudaDevice::name)
         .def_prop_ro("multiprocessors", &CudaDevice::multiprocessors)

@@ -35,6 +35,10 @@ public:
     // Onto how many queues the driver maps a device's streams, as the environment says when the first
     // device is opened: a later value has no effect.
     static int queues();
+    // Of devices by their numbers, without their contexts: the multiprocessors; whether a line of
+    // LL128 arrives as a whole.
+    static int multiprocessors_of(int ordinal);
+    static bool is_line_carried(int from, int to);
     // The CUDA that the driver supports: 13010 for 13.1.
     static int driver_version();
 
