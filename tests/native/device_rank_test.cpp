@@ -76,9 +76,9 @@ CudaDevice& device_of(int ordinal) {
 
 // A rank with data of its own.
 struct Member {
-    Member(const UniqueId& id, int rank, int ranks, CudaDevice& device, const RankSettings& settings)
-        : rank(rank), ranks(ranks), device(device),
-          participant(std::make_shared<Participant>(kPatience)) {
+    Member(const UniqueId& id, int rank, int ranks, CudaDevice& device, const RankSettings& settings,
+           std::shared_ptr<Participant> by = std::make_shared<Participant>(kPatience))
+        : rank(rank), ranks(ranks), device(device), participant(std::move(by)) {
         // Before any kernel runs: an allocation waits for kernels, which may wait for this rank's.
         for (auto* const each : {&input, &output}) {
             *each = device.allocate(kMostCount * static_cast<std::size_t>(ranks) * sizeof(float));
@@ -356,6 +356,36 @@ void watched(Member& member, const std::function<void()>& what) {
     watch.join();
 }
 
+// What a rank is told that can't go on with the others, in its opening or beside a call.
+std::string told(const UniqueId& id, int rank, int ranks,
+                 const std::shared_ptr<Participant>& participant) {
+    return refused([&] {
+        Member member(id, rank, ranks, device_of(rank % 2), g_settings, participant);
+        watched(member, [&] { member.start("all_reduce", 0, 100); });
+        throw Refusal(*member.opened->error());
+    });
+}
+
+// Another thread aborts a rank at any time.
+void check_aborts() {
+    for (const int delay_us : {0, 300, 1000, 3000, 10000, 30000}) {
+        const auto id = new_id();
+        std::atomic<bool> have_met{false};
+        g_met = [&] { have_met = true; };
+        in_ranks(2, [&](int rank) {
+            const auto participant = std::make_shared<Participant>(kPatience);
+            std::thread aborts([&] {
+                soon("the meeting", [&] { return have_met.load(); });
+                std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+                if (rank == 1) participant->abort();
+            });
+            expect_in(rank == 1 ? "N608: " : "N6", told(id, rank, 2, participant));
+            participant->abort();
+            aborts.join();
+        });
+    }
+}
+
 // A process ends during the opening, at any time; beside a call; or behind it.
 void check_deaths() {
     const auto begin = Clock::now();
@@ -364,12 +394,7 @@ void check_deaths() {
         const Child child("open", id, 1, 3, std::to_string(delay_us));
         in_ranks(2, [&](int number) {
             const int rank = 2 * number;
-            const auto text = refused([&] {
-                Member member(id, rank, 3, device_of(rank % 2), g_settings);
-                watched(member, [&] { member.start("all_reduce", 0, 100); });
-                throw Refusal(*member.opened->error());
-            });
-            expect_in("N620: ", text);
+            expect_in("N620: ", told(id, rank, 3, std::make_shared<Participant>(kPatience)));
         });
         child.end();
     }
@@ -460,10 +485,10 @@ int test(int count, char** arguments) {
     const std::map<std::string, void (*)()> scenarios{
         {"calls", check_calls},         {"processes", check_processes},
         {"refusals", check_refusals},   {"refusal", check_refusal},
-        {"failed", check_failed_calls}, {"deaths", check_deaths},
-        {"many", check_many},           {"child", run_child},
-        {"open", die_at_any_time},      {"die", die_after_calls},
-        {"leave", die_after_calls}};
+        {"failed", check_failed_calls}, {"aborts", check_aborts},
+        {"deaths", check_deaths},       {"many", check_many},
+        {"child", run_child},           {"open", die_at_any_time},
+        {"die", die_after_calls},       {"leave", die_after_calls}};
     scenarios.at(scenario)();
     return 0;
 }

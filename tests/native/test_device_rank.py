@@ -57,12 +57,19 @@ def check(sanitizers: str, small: Path, scenario: str, *arguments: str, **enviro
 @pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
 @pytest.mark.parametrize(
     ("scenario", "argument"),
-    [("calls", "2"), ("processes", "3"), ("failed", ""), ("deaths", ""), ("many", "2")],
+    [
+        ("calls", "2"),
+        ("processes", "3"),
+        ("failed", ""),
+        ("aborts", ""),
+        ("deaths", ""),
+        ("many", "2"),
+    ],
 )
 def test_ranks_without_python(sanitizers: str, scenario: str, argument: str, small: Path) -> None:
     """`calls`: of threads; twice, the second time with what is loaded already. `processes`: the
-    same of processes. `failed`: one is given up, and one waits too long. `deaths`: a process ends
-    at any time. `many`: communicators beside one another."""
+    same of processes. `failed`: one is given up, and one waits too long. `aborts`, `deaths`: a
+    thread aborts, or a process ends, at any time. `many`: communicators beside one another."""
     check(sanitizers, small, scenario, argument)
 
 
