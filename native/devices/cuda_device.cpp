@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include "devices/deferred_free.hpp"
@@ -12,6 +13,8 @@ namespace {
 using namespace cuda;
 
 constexpr unsigned kMapped = kPortable | kDeviceMap;
+// CUDA programming guide, environment variables: CUDA_DEVICE_MAX_CONNECTIONS.
+constexpr int kQueues = 8, kMostQueues = 32;
 
 std::string bytes_of(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
@@ -37,6 +40,7 @@ bool has_native_atomics(cuda::Device from, cuda::Device to, const std::string& n
 }  // namespace
 
 CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
+    queues();
     const auto opening = "opening " + numbered(ordinal);
     device_ = device_at(ordinal, opening);
     std::array<char, 256> name{};
@@ -55,6 +59,15 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
 int CudaDevice::count() {
     int number = 0;
     call(cuDeviceGetCount, {"counting the devices"}, &number);
+    return number;
+}
+
+int CudaDevice::queues() {
+    static const int number = [] {
+        const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+        const int given = text == nullptr ? 0 : std::atoi(text);
+        return given > 0 ? std::min(given, kMostQueues) : kQueues;
+    }();
     return number;
 }
 

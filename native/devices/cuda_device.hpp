@@ -32,6 +32,9 @@ public:
 
     // The number of devices that the process sees.
     static int count();
+    // Onto how many queues the driver maps a device's streams, as the environment says when the first
+    // device is opened: a later value has no effect.
+    static int queues();
     // Of devices by their numbers, without their contexts: the multiprocessors; whether a line of
     // LL128 arrives as a whole.
     static int multiprocessors_of(int ordinal);
