@@ -40,6 +40,7 @@ set(DEVICES  # plans and calls on devices, their processes, and threads as a dev
   devices/descriptor_box.cpp
   devices/device_calls.cpp
   devices/device_plan.cpp
+  devices/link_tables.cpp
   devices/links.cpp
   devices/memory_exchange.cpp
   devices/memory_index.cpp
