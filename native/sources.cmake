@@ -56,6 +56,7 @@ set(CUDA  # GPUs, and ranks on them
   devices/device_rank.cpp
   devices/kernel_files.cpp)
 set(NCCL  # the library with NCCL's interface, which needs no Python
+  nccl/collectives.cpp
   nccl/comm.cpp
   nccl/communicators.cpp
   nccl/errors.cpp

@@ -4,6 +4,10 @@
 #include <cstdlib>
 #include <sstream>
 
+#ifndef SLEY_VERSION
+#define SLEY_VERSION ""  // of programs that tests compile
+#endif
+
 namespace sley::nccl {
 namespace {
 
@@ -39,6 +43,7 @@ Settings Settings::from_environment() {
     made.which = variable("SLEY_NCCL");
     made.rank.tables = variable("SLEY_NCCL_TABLES");
     made.rank.kernels = variable("SLEY_NCCL_KERNELS");
+    made.rank.version = SLEY_VERSION;
     made.rank.timeout_s = number("SLEY_TIMEOUT_S", made.rank.timeout_s);
     made.wait = std::chrono::milliseconds(
         static_cast<std::int64_t>(1000 * number("SLEY_NCCL_WAIT_S", 60)));
