@@ -91,17 +91,19 @@ std::shared_ptr<const LinkTables> read_tables(const RankSettings& settings, cons
         which += " " + std::to_string(number);
     }
     const std::lock_guard<std::mutex> held(lock);
-    if (auto known = every[which].lock()) return known;
-    const auto ranks = std::to_string(key.ranks);
-    auto read = std::make_shared<const LinkTables>(LinkTables::from_bytes(
-        bytes_of_file(path, "tables for " + ranks + " ranks on such devices",
-                      "`sley exec --ranks " + ranks + "` writes them.")));
-    if (read->version != settings.version || read->key.file_name() != key.file_name()) {
-        throw Refusal("F425", "tables of sley " + settings.version + " in " + path,
-                      "those of sley " + read->version + " in " + read->key.file_name());
+    auto tables = every[which].lock();
+    if (tables == nullptr) {
+        const auto ranks = std::to_string(key.ranks);
+        tables = std::make_shared<const LinkTables>(LinkTables::from_bytes(
+            bytes_of_file(path, "tables for " + ranks + " ranks on such devices",
+                          "`sley exec --ranks " + ranks + "` writes them.")));
+        every[which] = tables;
     }
-    every[which] = read;
-    return read;
+    if (tables->version != settings.version || tables->key.file_name() != key.file_name()) {
+        throw Refusal("F425", "tables of sley " + settings.version + " in " + path,
+                      "those of sley " + tables->version + " in " + tables->key.file_name());
+    }
+    return tables;
 }
 
 std::string words_for(const PlanTables& plan, const layout::Block& block,

@@ -28,10 +28,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(60);  // beyond any wait that ends well
 constexpr auto kSoon = std::chrono::seconds(20);      // for what mustn't take so long
-constexpr int kFloat32 = 2, kSum = 0;                 // numbers of engine/reduce.hpp
+constexpr int kFloat32 = 2, kInt32 = 6, kSum = 0;     // numbers of engine/reduce.hpp
+
+constexpr std::size_t kMostCount = 40000;  // of floats of a part
 
 RankSettings g_settings;
 std::vector<std::string> g_arguments;
+std::function<void()> g_met;  // called behind the ranks' first meeting
 
 void expect(bool holds, const std::string& what) {
     if (holds) return;
@@ -77,10 +80,15 @@ struct Member {
     Member(const UniqueId& id, int rank, int ranks, CudaDevice& device, const RankSettings& settings)
         : rank(rank), ranks(ranks), device(device),
           participant(std::make_shared<Participant>(kPatience)) {
+        // Before any kernel runs: an allocation waits for kernels, which may wait for this rank's.
+        for (auto* const each : {&input, &output}) {
+            *each = device.allocate(kMostCount * static_cast<std::size_t>(ranks) * sizeof(float));
+        }
+        stream = device.stream();
         const auto all = participant->meet({id}, rank, ranks,
                                            {ProcessIdentity::here(), {}, DeviceRank::offer(device)});
+        if (g_met) g_met();
         opened = std::make_unique<DeviceRank>(participant, rank, all, device, settings);
-        stream = device.stream();
     }
 
     // Which of the floats it has.
@@ -94,17 +102,15 @@ struct Member {
             const auto to = count * parts(row.kind.output_parts);
             std::vector<float> data(from);
             for (std::size_t k = 0; k < from; ++k) data[k] = value(rank, k);
-            input = device.allocate(from * sizeof(float));
-            output = device.allocate(to * sizeof(float));
             device.write(input.address, data.data(), from * sizeof(float));
             RankBuffers buffers{rank, {input.address, output.address},
                                 {from * sizeof(float), to * sizeof(float)}};
             CallValues values;
             values.item_bytes = sizeof(float);
             values.count = static_cast<std::int64_t>(count);
-            return opened->calls().start(row.call, {kFloat32, kSum, false},
-                                         std::max(from, to) * sizeof(float), values, buffers,
-                                         stream.address, nullptr);
+            const int type = row.kind.reduces ? kFloat32 : kInt32;
+            return opened->calls().start(row.call, {type, kSum, false}, std::max(from, to) * sizeof(float),
+                                         values, buffers, stream.address, nullptr);
         }
         expect(false, "no row " + name);
         return {};
@@ -119,7 +125,7 @@ struct Member {
 
     // Calls of several kinds and sizes.
     void check_calls() {
-        for (const std::size_t count : {3, 5000, 60000}) {
+        for (const std::size_t count : {std::size_t{3}, std::size_t{2000}, kMostCount}) {
             expect(start("all_reduce", 0, count) == StartOutcome::kStarted, "no all_reduce");
             auto found = outcome(count);
             for (std::size_t k = 0; k < count; ++k) expect(found[k] == sum(k), "a wrong sum");
@@ -280,7 +286,8 @@ void check_failed_calls() {
 // A process of this program with a rank; it meets the others by an id.
 class Child {
 public:
-    Child(const std::string& scenario, const UniqueId& id, int rank, int ranks) {
+    Child(const std::string& scenario, const UniqueId& id, int rank, int ranks,
+          const std::string& further = {}) {
         std::string hex;
         for (const auto byte : id) {
             char digits[3];
@@ -289,7 +296,7 @@ public:
         }
         std::vector<std::string> words{"device_rank", "device_rank", scenario, g_settings.tables,
                                        g_settings.kernels, g_settings.version, hex,
-                                       std::to_string(rank), std::to_string(ranks)};
+                                       std::to_string(rank), std::to_string(ranks), further};
         std::vector<char*> arguments;
         for (auto& word : words) arguments.push_back(word.data());
         arguments.push_back(nullptr);
@@ -300,7 +307,6 @@ public:
         }
     }
 
-    void kill() const { ::kill(pid_, SIGKILL); }
     // Its status, as of waitpid.
     int end() const {
         int status = 0;
@@ -361,16 +367,11 @@ void check_deaths() {
     const auto begin = Clock::now();
     for (const int delay_us : {0, 1000, 3000, 10000, 30000, 100000}) {
         const auto id = new_id();
-        const Child child("open", id, 1, 3);
-        std::vector<std::string> found(3);
-        std::thread killer([&] {
-            std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
-            child.kill();
-        });
+        const Child child("open", id, 1, 3, std::to_string(delay_us));
         in_ranks(2, [&](int number) {
             const int rank = 2 * number;
             const auto text = refused([&] {
-                Member member(id, rank, 3, device_of(0), g_settings);
+                Member member(id, rank, 3, device_of(rank % 2), g_settings);
                 watched(member, [&] {
                     member.start("all_reduce", 0, 100);
                     member.opened->close(true);
@@ -378,7 +379,6 @@ void check_deaths() {
             });
             expect_in("N6", text);
         });
-        killer.join();
         child.end();
     }
     for (const char* const scenario : {"die", "leave"}) {
@@ -397,8 +397,14 @@ void check_deaths() {
 }
 
 // Child scenarios.
-void open_and_wait() {
+void die_at_any_time() {
     const auto joined = Joined::of_arguments();
+    g_met = [delay = std::chrono::microseconds(std::stoi(g_arguments.at(3)))] {
+        std::thread([delay] {
+            std::this_thread::sleep_for(delay);
+            kill(getpid(), SIGKILL);
+        }).detach();
+    };
     Member member(joined.id, joined.rank, joined.ranks, joined.device(), g_settings);
     pause();
 }
@@ -469,7 +475,7 @@ int test(int count, char** arguments) {
             {"calls", check_calls},       {"processes", check_processes},
             {"refusals", check_refusals}, {"refusal", check_refusal},
             {"failed", check_failed_calls}, {"deaths", check_deaths},
-            {"many", check_many},         {"open", open_and_wait},
+            {"many", check_many},         {"open", die_at_any_time},
             {"die", die_after_calls},     {"leave", die_after_calls}};
         scenarios.at(scenario)();
     }

@@ -30,6 +30,7 @@ from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import Place, SleyError, disk_cache, reason_of
 from sley.errors.selection import N655
 from sley.ir.words import ReduceOp
+from sley.verification.scales import prove_scales
 
 TYPES = tuple(own for name, own in DATA_TYPES.items() if name != "int16")
 """NCCL's types."""
@@ -106,6 +107,9 @@ def _kernels(
     """The prebuilt kernels of each plan, which serve one GPU and several."""
     for key in table.rows:
         _, numbers = table.ranges(key)
+        if CALLS[key[0]].reduces:
+            for number in numbers:
+                prove_scales(table.plans[number])
         for number, (dtype, op) in product(numbers, programs_of(key[0], types, ops)):
             own = kernels[number]
             scales = op is ReduceOp.AVG and dtype.is_float
