@@ -49,10 +49,14 @@ set(DEVICES  # plans and calls on devices, their processes, and threads as a dev
   devices/processes.cpp
   devices/registrations.cpp
   devices/threads_device.cpp)
-set(CUDA  # GPUs
+set(CUDA  # GPUs, and ranks on them
   devices/cuda_device.cpp
-  devices/cuda_mappings.cpp)
+  devices/cuda_errors.cpp
+  devices/cuda_mappings.cpp
+  devices/device_rank.cpp
+  devices/kernel_files.cpp)
 set(NCCL  # the library with NCCL's interface, which needs no Python
+  nccl/collectives.cpp
   nccl/comm.cpp
   nccl/communicators.cpp
   nccl/errors.cpp

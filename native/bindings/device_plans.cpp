@@ -3,6 +3,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -13,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -314,6 +316,13 @@ void define_device_plans(nb::module_& m) {
              "F425 for parts that don't fit one another.")
         .def_ro("digest", &LinkTables::digest)
         .def_ro("scratch", &LinkTables::scratch)
+        .def_prop_ro("files",
+                     [](const LinkTables& self) {
+                         std::set<std::string> names;
+                         for (const auto& one : self.kernels) names.insert(one.file);
+                         return names;
+                     },
+                     "The names of the kernels' files.")
         .def("to_bytes", &write<LinkTables>, "A file for a runtime of the same version.")
         .def_static("from_bytes", &read<LinkTables>, "bytes"_a,
                     "F425 for bytes that `to_bytes` of this version didn't write.");

@@ -9,7 +9,7 @@
 namespace sley {
 namespace {
 
-constexpr std::string_view kHead = "sley link tables 1\n";  // the number grows with each other layout
+constexpr std::string_view kLinkHead = "sley link tables 1\n";  // the number grows with each other layout
 
 class Writer {
 public:
@@ -116,11 +116,11 @@ std::string LinkKey::file_name() const {
 std::string LinkTables::to_bytes() const {
     Writer file;
     visit(file, *this);
-    return sealed(kHead, file.bytes);
+    return sealed(kLinkHead, file.bytes);
 }
 
 LinkTables LinkTables::from_bytes(std::string_view bytes) {
-    const std::uint64_t digest = unseal(kHead, bytes);
+    const std::uint64_t digest = unseal(kLinkHead, bytes);
     LinkTables made;
     Reader file(bytes);
     visit(file, made);

@@ -92,25 +92,23 @@ Comm::Found Comm::find(const Handle* handle) {
 }
 
 // A number says its communicator: another one doesn't take it for its own.
-RedOp Comm::add_op(RedOp real) {
+RedOp Comm::add_op(const Op& op) {
     const std::lock_guard lock(mutex_);
-    const auto free = std::find(ops_.begin(), ops_.end(), RedOp{});
+    const auto free = std::find(ops_.begin(), ops_.end(), std::nullopt);
     const auto index = static_cast<std::size_t>(free - ops_.begin());
     if (index >= kMostOps) return RedOp{};
-    if (free == ops_.end()) ops_.push_back(real);
-    ops_[index] = real;
+    if (free == ops_.end()) ops_.emplace_back();
+    ops_[index] = op;
     return static_cast<RedOp>(kBuiltInOps + number_ + kMost * index);
 }
 
-bool Comm::find_op(RedOp& op, bool forgets) {
-    if (static_cast<int>(op) < kBuiltInOps) return true;  // the real library judges negative ones
-    const auto number = static_cast<std::size_t>(op) - kBuiltInOps;
+std::optional<Comm::Op> Comm::op_of(RedOp number, bool forgets) {
+    if (static_cast<int>(number) < kBuiltInOps) return std::nullopt;
+    const auto all = static_cast<std::size_t>(number) - kBuiltInOps;
     const std::lock_guard lock(mutex_);
-    const auto index = number / kMost;
-    if (number % kMost != number_ || index >= ops_.size() || ops_[index] == RedOp{}) return false;
-    op = ops_[index];
-    if (forgets) ops_[index] = RedOp{};
-    return true;
+    if (all % kMost != number_ || all / kMost >= ops_.size()) return std::nullopt;
+    auto& op = ops_[all / kMost];
+    return forgets ? std::exchange(op, std::nullopt) : op;
 }
 
 std::shared_ptr<Part> Comm::part() {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,9 +32,15 @@ public:
     // Reductions that were made for this communicator have numbers of sley's: the real library's
     // are known only to its own communicator, which may come later than sley's.
     static constexpr std::size_t kMostOps = 32767;  // so that numbers stay below 2^31
-    RedOp add_op(RedOp real);  // a built-in one if there are as many as there can be
-    // False for one that isn't this communicator's.
-    bool find_op(RedOp& op, bool forgets = false);
+    struct Op {
+        RedOp real{};                 // a built-in one: none
+        int type = 0;                 // of the data and the factor
+        std::uint64_t factor = 0;     // the bits
+        std::uint64_t factor_at = 0;  // or where the device has it
+    };
+    RedOp add_op(const Op& op);  // a built-in one if there are as many as there can be
+    // None for one that isn't this communicator's.
+    std::optional<Op> op_of(RedOp number, bool forgets = false);
 
     // A communicator without a real one yet; null if there are as many as there can be.
     static Comm* make();
@@ -105,7 +113,7 @@ private:
     const std::size_t number_;  // of its place
     unsigned process_ = 0;      // that made it, by the number of forks before
     std::mutex mutex_;
-    std::vector<RedOp> ops_;  // the real ones; a built-in one marks a free number
+    std::vector<std::optional<Op>> ops_;  // none: a free number
     std::shared_ptr<Part> part_, closing_;
     std::shared_ptr<Participant> waits_on_;  // of the opening
     std::set<Opening*> children_;

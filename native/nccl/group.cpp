@@ -95,7 +95,7 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
                            part == nullptr ? "one that has ended" : "one that was revoked",
                            "Make calls before the communicator's end."));
     }
-    if (depth == 0) return launch(comm, call);
+    if (depth == 0) return launch(*part, call);
     append(calls, {&comm, std::move(part), call, launch});
     return Result::kSuccess;
 }
@@ -158,7 +158,7 @@ Result Group::end() {
     if (!is_error(result)) result = note(run_openings());
     if (!is_error(result)) {
         for (const auto& call : take(calls)) {
-            result = worse(result, note(call.launch(*call.comm, call.collective)));
+            result = worse(result, note(call.launch(*call.part, call.collective)));
         }
     }
     const auto real_result = end_real();

@@ -16,7 +16,7 @@ Result no_place();
 
 // Without a destructor: clients end groups in destructors of their own, when the process exits.
 struct Group {
-    using Launch = Result (*)(Comm&, const Collective&);
+    using Launch = Result (*)(Part&, const Collective&);
 
     struct Made {
         Handle** out;
@@ -41,7 +41,7 @@ struct Group {
     // One that sley and the real library make: now, at the group's end, or in a thread. out: null if
     // this rank has no part in it.
     Result add(const std::shared_ptr<Opening>& opening, Handle** out);
-    // A collective that sley runs, and that `check` has let pass: launched now, or at the end.
+    // A collective that sley runs, and that `prepare` has let pass: launched now, or at the end.
     Result add(Comm& comm, const Collective& call, Launch launch);
     // What a call in the group returns. is_known: to the real library's group, too.
     Result note(Result result, bool is_known = false);

@@ -1,6 +1,7 @@
 // NCCL's functions, as clients call them: those that are passed on, errors, reductions and groups.
 #include <utility>
 
+#include "nccl/collectives.hpp"
 #include "nccl/errors.hpp"
 #include "nccl/group.hpp"
 #include "nccl/passing.hpp"
@@ -26,21 +27,30 @@ FUNCTION(const char*, GetLastError, (Handle*)) {  // NCCL doesn't look at the co
 
 FUNCTION(Result, RedOpCreatePreMulSum, (RedOp* op, void* scalar, int type, int residence,
                                         Handle* comm)) {
-    const auto result = PASS(RedOpCreatePreMulSum)(op, scalar, type, residence, comm);
     Comm* own = Comm::find(comm).comm;
-    if (result != Result::kSuccess || own == nullptr) return result;
-    const RedOp made = std::exchange(*op, own->add_op(*op));
+    const bool is_opened = own != nullptr && own->engine() != nullptr;
+    Comm::Op made;
+    auto result = Result::kSuccess;
+    if (is_opened) result = scale(kRedOpCreatePreMulSum.text, scalar, type, residence, made);
+    if (result != Result::kSuccess) return group.note(result);
+    if (!is_opened || own->real() != nullptr) {  // for calls that the real library runs
+        result = PASS(RedOpCreatePreMulSum)(op, scalar, type, residence, comm);
+        if (result != Result::kSuccess || own == nullptr) return result;
+        made.real = *op;
+    }
+    *op = own->add_op(made);
     if (*op != RedOp{}) return result;
-    real().RedOpDestroy(made, own->real());
+    if (made.real != RedOp{}) real().RedOpDestroy(made.real, own->real());
     return refuse(Result::kSystemError, "N703", "at most 32,767 reductions of a communicator",
                   "one more", "Destroy reductions that are no longer used.");
 }
 
 FUNCTION(Result, RedOpDestroy, (RedOp op, Handle* comm)) {
-    const auto result = PASS(RedOpDestroy)(op, comm);
     Comm* own = Comm::find(comm).comm;
-    if (result == Result::kSuccess && own != nullptr) own->find_op(op, true);
-    return result;
+    const bool is_real = own == nullptr || own->engine() == nullptr || own->real() != nullptr;
+    const auto result = is_real ? PASS(RedOpDestroy)(op, comm) : Result::kSuccess;
+    if (result != Result::kSuccess || own == nullptr || own->op_of(op, true)) return result;
+    return group.note(no_reduction(kRedOpDestroy.text, op));
 }
 
 FUNCTION(Result, GroupStart, ()) { return group.start(); }

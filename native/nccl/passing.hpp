@@ -50,6 +50,13 @@ inline const char* unready(const Comm::Found& found) {
     return found.comm == nullptr ? "one that was destroyed or aborted" : found.comm->unready();
 }
 
+inline Result no_reduction(const char* function, RedOp op) {
+    return refuse(Result::kInvalidArgument, "N703",
+                  std::string("a reduction for ") + function + " of the communicator",
+                  "number " + std::to_string(static_cast<int>(op)),
+                  "Make the reduction for this communicator, and destroy it after its use.");
+}
+
 // The real library's handles in place of sley's, among the arguments of a call. Others stay.
 class Translation {
 public:
@@ -83,11 +90,13 @@ private:
     template <class Value>
     void op(const Name&, Value&) {}
     void op(const Name& name, RedOp& op) {
-        if (comm_ == nullptr || comm_->find_op(op)) return;
-        result_ = refuse(Result::kInvalidArgument, "N703",
-                         std::string("a reduction for ") + name.text + " of the communicator",
-                         "number " + std::to_string(static_cast<int>(op)),
-                         "Make the reduction for this communicator, and destroy it after its use.");
+        // The real library judges negative ones.
+        if (comm_ == nullptr || static_cast<int>(op) < kBuiltInOps) return;
+        if (const auto own = comm_->op_of(op)) {
+            op = own->real;
+        } else {
+            result_ = no_reduction(name.text, op);
+        }
     }
 
     Comm* comm_ = nullptr;
