@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -56,6 +57,10 @@ DeviceRank::DeviceRank(std::shared_ptr<Participant> participant, int rank,
     nccl_test::script.at("opened", rank);
 }
 DeviceRank::~DeviceRank() = default;
+
+// Nobody calls for these: calls are the tests' own.
+const LinkTables& DeviceRank::tables() const { std::abort(); }
+DeviceCalls& DeviceRank::calls() { std::abort(); }
 
 std::optional<Refusal> DeviceRank::error() {
     const std::lock_guard held(state_->mutex);

@@ -83,14 +83,16 @@ Function* stand_in(const char* name) {
 }
 std::string journal() { return stand_in<const char*()>("stand_in_journal")(); }
 
-// What a group has launched: the numbers in `count`.
+// What a group has launched, by their sizes.
 thread_local std::vector<std::size_t> launched;
-Result note_launch(Comm&, const Collective& call) {
-    launched.push_back(call.count);
+Result note_launch(nccl::Part&, const Collective& call) {
+    launched.push_back(call.size_bytes);
     return Result::kSuccess;
 }
 Collective numbered(std::size_t number) {
-    return {"all_reduce", nullptr, nullptr, number, 7, RedOp{}, 0, nullptr};
+    Collective made{};
+    made.size_bytes = number;
+    return made;
 }
 Result collective(Handle* comm, std::size_t number) {
     return group.add(*Comm::find(comm).comm, numbered(number), note_launch);
@@ -377,9 +379,9 @@ void test_aborts_in_the_real_library() {
 }
 
 // Until it is given up.
-Result spin(Comm& comm, const Collective&) {
+Result spin(nccl::Part& part, const Collective&) {
     is_there[0] = true;
-    while (!comm.engine()->error()) pause(1);
+    while (!part.engine().error()) pause(1);
     return Result::kInternalError;
 }
 
