@@ -123,8 +123,12 @@ Result prepare(Comm& comm, const char* kind, const char* function, const Request
     const char* why = comm.unready();
     if (why != nullptr || part == nullptr) {
         return refuse(Result::kInvalidArgument, "N703", std::string("a communicator for ") + function,
-                      why != nullptr ? why : "one that was aborted",
+                      why != nullptr ? why : "one that has ended",
                       "Make calls while the communicator is there.");
+    }
+    if (comm.is_revoked()) {
+        return refuse(Result::kInvalidUsage, "N703", std::string("a communicator for ") + function,
+                      "one that was revoked", "Make calls before.");
     }
     if (is_error(part->failure())) return part->failure();
     auto& engine = part->engine();

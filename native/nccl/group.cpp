@@ -90,10 +90,9 @@ Result Group::add(const std::shared_ptr<Opening>& opening, Handle** out) {
 
 Result Group::add(Comm& comm, const Collective& call, Launch launch) {
     auto part = comm.part();
-    if (part == nullptr || comm.is_revoked()) {
-        return note(refuse(Result::kInvalidUsage, "N703", "a communicator that is in use",
-                           part == nullptr ? "one that has ended" : "one that was revoked",
-                           "Make calls before the communicator's end."));
+    if (part == nullptr) {  // another thread has aborted it
+        return note(refuse(Result::kInvalidArgument, "N703", "a communicator that is in use",
+                           "one that has ended", "Make calls before the communicator's end."));
     }
     if (depth == 0) return launch(*part, call);
     append(calls, {&comm, std::move(part), call, launch});
@@ -102,7 +101,7 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
 
 Result Group::start() {
     // A real library that is found later takes part from the next group on.
-    if (depth == real_depth && real().GroupStart != nullptr) {
+    if (depth == real_depth && has_real()) {
         const auto result = PASS(GroupStart)();
         if (result != Result::kSuccess) return result;
         ++real_depth;
@@ -145,7 +144,7 @@ Result Group::run_openings() {
 
 Result Group::end() {
     if (depth == 0) {
-        if (real().GroupEnd != nullptr) return PASS(GroupEnd)();
+        if (has_real()) return PASS(GroupEnd)();
         return refuse(Result::kInvalidUsage, "N703", "ncclGroupEnd in a group", "none that was started",
                       "Call ncclGroupStart before.");
     }

@@ -127,8 +127,8 @@ void Part::close(bool meets) {
         } catch (const Refusal& why) {
             refuse(result_of(why), why);
         }
-        part->participant_->abort();  // it leaves
         part->is_closed_ = true;
+        part->participant_->abort();  // it leaves
         {
             auto& watching = *watch();
             const std::lock_guard held(watching.mutex);
