@@ -220,6 +220,15 @@ std::optional<int> CudaDevice::place_of(Pointer address) const {
     return result == Result::kSuccess ? std::optional<int>(ordinal) : std::nullopt;
 }
 
+bool CudaDevice::is_everywhere(Pointer address) const {
+    const Current current(context_);
+    unsigned kind = 0;
+    bool is_managed = false;
+    cuPointerGetAttribute(&kind, kMemoryType, address);
+    cuPointerGetAttribute(&is_managed, kIsManaged, address);
+    return kind == kHostMemory || is_managed;
+}
+
 bool CudaDevice::has_multicast() const { return attribute(kMulticastSupported) != 0; }
 
 Module CudaDevice::load(const char* code) const {

@@ -67,6 +67,8 @@ public:
     bool lends(cuda::Pointer address, const Device& other) const override;
     // The number of the device whose memory an address is; none if the driver doesn't know it.
     std::optional<int> place_of(cuda::Pointer address) const;
+    // Whether all devices access it where it is: memory of the host, and managed memory.
+    bool is_everywhere(cuda::Pointer address) const;
     bool has_multicast() const;
     // Memory of several devices behind a switch, filled with zeros, of at least `bytes` on each.
     static SwitchedMemory window(const std::vector<CudaDevice*>& devices, std::size_t bytes);

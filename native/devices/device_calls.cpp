@@ -57,6 +57,14 @@ int DeviceCalls::plan_of(const CallKind& kind, std::uint64_t size_bytes) const {
     return row.plans[row.range_of(size_bytes)];
 }
 
+bool DeviceCalls::is_ready(const CallKind& kind, const CallProgram& program,
+                           std::uint64_t size_bytes, const CallValues& values) const {
+    const int plan = plan_of(kind, size_bytes);
+    const std::lock_guard<std::mutex> held(lock_);
+    return programs_.count({plan, program.dtype, program.op, program.scales}) > 0 &&
+           has_scratch(plan, values);
+}
+
 std::vector<DeviceCalls::Tally> DeviceCalls::tallies(const CallKind& kind) const {
     const std::lock_guard<std::mutex> held(lock_);
     return row_of(kind).tallies;

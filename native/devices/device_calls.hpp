@@ -50,6 +50,9 @@ public:
 
     // The plan of a call. size_bytes: of the largest buffer of any rank.
     int plan_of(const CallKind& kind, std::uint64_t size_bytes) const;
+    // Whether a call lacks nothing; equal on all ranks that have the same tables, kernels and scratch.
+    bool is_ready(const CallKind& kind, const CallProgram& program, std::uint64_t size_bytes,
+                  const CallValues& values) const;
 
     // Of each of a kind's ranges of sizes: the calls that were started, and their bytes.
     struct Tally {
