@@ -99,6 +99,11 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
     return Result::kSuccess;
 }
 
+void Group::add(std::shared_ptr<Part> part) {
+    if (depth == 0) return part->wait_for_close();
+    append(closing, std::move(part));
+}
+
 Result Group::start() {
     // A real library that is found later takes part from the next group on.
     if (depth == real_depth && has_real()) {
@@ -187,6 +192,7 @@ void Group::clear(Result result) {
     take(calls);
     for (const auto& one : take(openings)) one->drop(result);
     for (const auto& one : take(made)) settle(one, result);
+    for (const auto& one : take(closing)) one->wait_for_close();
 }
 
 }  // namespace sley::nccl
