@@ -121,6 +121,7 @@ Result Group::end_real() {
     // A call that it refuses keeps it from launching the others, whose group has failed here.
     if (depth == 1 && is_error(error) && !is_known) {
         real().AllReduce(nullptr, nullptr, 0, 0, RedOp{}, nullptr, nullptr);
+        return real().GroupEnd();  // the last error is still the group's
     }
     return PASS(GroupEnd)();
 }
