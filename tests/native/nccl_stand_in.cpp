@@ -178,6 +178,10 @@ Result reply(GroupEndCall) {
     if (depth == 0) return Result::kInvalidUsage;
     return --depth > 0 ? Result::kSuccess : finish_splits();
 }
+Result reply(GroupSimulateEndCall, void*) {
+    if (depth > 0) reply(GroupEndCall{});
+    return Result::kSuccess;
+}
 
 template <class Value, class Call>
 struct Answer {

@@ -8,6 +8,7 @@ Python's; no test needs a GPU.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ import pytest
 
 from sley.compiler.deployment import nccl_programs
 from sley.compiler.deployment.nccl_programs import Reach
-from support.devices.nccl_clients import compiled, output, stand_in, variables
+from support.devices.native_programs import SOURCES, TESTS, run, sanitized
+from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
 
 PASSED_ON = 22907
 """The version of the stand-in, to which sley's library passes calls on."""
@@ -96,6 +98,14 @@ print(version.value)
     ),
 }
 
+FOLDERS = os.environ.get("SLEY_TEST_NCCL_CLIENTS", sysconfig.get_paths()["purelib"]).split(":")
+PROCESS_GROUP = TESTS / "nccl_process_group.cpp"
+PYTORCH = {*re.findall(r"\bnccl[A-Z]\w+(?=\()", PROCESS_GROUP.read_text())}
+ELSEWHERE = {
+    f"nccl{name}" for name in ("CommInitAll", "CommInitRank", "DevCommCreate", "DevCommDestroy")
+}
+"""Other parts of PyTorch call these: torch.cuda.nccl, symmetric memory."""
+
 
 @pytest.fixture(scope="module")
 def nccl(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -104,6 +114,14 @@ def nccl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("libnccl.so", "libnccl.so.2", "libnccl.so.2.28.9"):
         (folder / name).symlink_to(stand_in(version=22809))
     return folder
+
+
+def installed(pattern: str) -> Path:
+    """A file of a package; skips the test without one."""
+    found = [path for one in FOLDERS for path in sorted(Path(one).glob(pattern))]
+    if not found:
+        pytest.skip(f"no {pattern}: SLEY_TEST_NCCL_CLIENTS")
+    return found[0]
 
 
 def is_reached(command: list[str | Path], given: Mapping[str, str]) -> bool:
@@ -136,15 +154,38 @@ def test_ctypes_by_name_by_path_and_by_the_variable_of_a_program(variable: str, 
     assert output([*command, put[variable]], put)[0] == f"{PASSED_ON}\n"
 
 
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+@pytest.mark.parametrize("waits", ["blocking", "polling"])
+def test_the_calls_of_pytorchs_process_group(ranks: str, waits: str) -> None:
+    own = nccl_programs.library()
+    flags = ("-std=c++17", "-pthread", str(own), f"-Wl,-rpath,{own.parent}", "-ldl")
+    program = compiled(PROCESS_GROUP, "", *flags)
+    journal = output([program, "4", ranks, waits], variables(stand_in()))[0].splitlines()
+    called = {f"nccl{line.split()[0]}" for line in journal}
+    # NCCL estimates no group of communicators that don't block. sley's own text is the last error.
+    assert PYTORCH - called <= {"ncclGroupSimulateEnd", "ncclGetLastError"}
+    assert not [line for line in journal if "foreign" in line]
+
+
+def test_pytorchs_process_group_under_a_sanitizer() -> None:
+    program = sanitized("thread", *SOURCES["NCCL"], PROCESS_GROUP)
+    done = run(program, "4", "threads", "polling", SLEY_NCCL_LIBRARY=str(stand_in()))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages(package: str, nccl: Path) -> None:
+    needs_nm()
     pattern, script = PACKAGES[package]
-    named = os.environ.get("SLEY_TEST_NCCL_CLIENTS")
-    folders = named.split(":") if named else [sysconfig.get_paths()["purelib"]]
-    file = next((path for one in folders for path in sorted(Path(one).glob(pattern))), None)
-    if file is None:
-        pytest.skip(f"no {package} for CUDA: SLEY_TEST_NCCL_CLIENTS")
-    given = variables(stand_in(), PYTHONPATH=":".join(folders), LD_LIBRARY_PATH=str(nccl))
+    file = installed(pattern)
+    given = variables(stand_in(), PYTHONPATH=":".join(FOLDERS), LD_LIBRARY_PATH=str(nccl))
     command: list[str | Path] = [sys.executable, "-c", script, file]
     assert nccl_programs.reach_of(file)[0] is Reach.PRELOAD
     assert is_reached(command, given)
+
+
+def test_the_replayed_functions_are_those_that_pytorch_is_linked_with() -> None:
+    file = installed(PACKAGES["PyTorch"][0])
+    needs_nm()
+    told = output(["nm", "-D", "--undefined-only", file], dict(os.environ))[0].split()
+    assert {word for word in told if word.startswith("nccl")} == PYTORCH | ELSEWHERE

@@ -31,7 +31,7 @@ from support.devices.native_programs import (
     run,
     sanitized,
 )
-from support.devices.nccl_clients import compiled, output, stand_in, variables
+from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
 
 CASES = TESTS / "nccl_cases.py"
 NOT_EXPORTED = {"CftBarrierCreateRequirement"}
@@ -201,11 +201,6 @@ def exported(library: Path) -> dict[str, str]:
     """The names that a library exports, with nm's letter."""
     lines = output(["nm", "-D", "--defined-only", library], dict(os.environ))[0].splitlines()
     return {line.split()[2]: line.split()[1] for line in lines}
-
-
-def needs_nm() -> None:
-    if shutil.which("nm") is None:
-        pytest.skip("no nm")
 
 
 def test_the_library_exports_nothing_but_nccls_pairs() -> None:

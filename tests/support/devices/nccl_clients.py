@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from sley.compiler.deployment import nccl_programs
 from sley.errors.disk_cache import cached
@@ -44,3 +47,8 @@ def output(command: list[str | Path], environment: dict[str, str]) -> tuple[str,
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
+
+
+def needs_nm() -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("no nm")
