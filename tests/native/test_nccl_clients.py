@@ -39,7 +39,7 @@ int main(void) {
   int v = 0;
   void *nccl = dlopen(NAME, RTLD_NOW);
   int (*function)(int *) = (int (*)(int *))dlsym(nccl, "ncclGetVersion");
-  if (dlsym(nccl, "ncclGetUniqueId") || function) function(&v);
+  if (function && dlsym(nccl, "ncclGetUniqueId")) function(&v);
   printf("%d\\n", v);
   return 0;
 }
