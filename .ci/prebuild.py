@@ -64,7 +64,7 @@ def texts() -> Iterator[str]:
                 yield kernels.source(Engine.INTERPRETED, variant)
                 if not plan.reduces:
                     continue
-                if kind.is_bits or kind.array.kind == "f":
+                if kind.is_float:
                     yield kernels.source(Engine.INTERPRETED, replace(variant, scales=True))
                 for op in OPS:
                     other = replace(variant, reduce_op=sley.ReduceOp[op])

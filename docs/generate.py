@@ -153,7 +153,9 @@ sley's, for communicators and reductions.
 """
 
 # A row of native/nccl/functions.def, its line breaks being spaces: name, version, parameters.
-FUNCTION = re.compile(r"^(?:PASSED|OWN)\(.*?, (\w+), ([\d.]+), \((.*?)\), \(.*\)\)$", re.MULTILINE)
+FUNCTION = re.compile(
+    r"^(PASSED|OWN|RUN)\(.*?, (\w+), ([\d.]+), \((.*?)\), \(.*\)\)$", re.MULTILINE
+)
 FIELD = re.compile(r"^FIELD\((.*?), (\w+), \d+, ([\d.]+)\)$", re.MULTILINE)
 
 ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)$")
@@ -326,8 +328,14 @@ def nccl_functions() -> str:
     folder = Path(__file__).resolve().parents[1] / "native" / "nccl"
     functions = re.sub(r"\n +", " ", (folder / "functions.def").read_text("utf-8"))
     rows = [
-        (code(f"nccl{name}"), since, "passed on" + ", handles" * ("Handle" in parameters))
-        for name, since, parameters in FUNCTION.findall(functions)
+        (
+            code(f"nccl{name}"),
+            since,
+            "run by sley" + ", hints ignored" * name.endswith("Config")
+            if does == "RUN"
+            else "passed on" + ", handles" * ("Handle" in parameters),
+        )
+        for does, name, since, parameters in FUNCTION.findall(functions)
     ]
     fields = [
         (code(name), code(kind), since, "passed on" + ", logged" * (name == "commName"))

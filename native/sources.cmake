@@ -18,15 +18,16 @@ set(MESSAGES  # messages from rank to rank, with tags
   messages/matching.cpp
   messages/pieces.cpp
   messages/point_to_point.cpp)
-set(NETWORK  # transports between hosts
-  network/handshake.cpp
+set(MEETING  # how processes find one another
   network/hmac.cpp
   network/introduction.cpp
   network/meeting.cpp
   network/meeting_root.cpp
   network/process.cpp
+  network/socket.cpp)
+set(NETWORK  # transports between hosts
+  network/handshake.cpp
   network/pump.cpp
-  network/socket.cpp
   network/tcp.cpp
   network/ucx.cpp
   network/ucx_library.cpp)
@@ -39,6 +40,7 @@ set(DEVICES  # plans and calls on devices, their processes, and threads as a dev
   devices/descriptor_box.cpp
   devices/device_calls.cpp
   devices/device_plan.cpp
+  devices/link_tables.cpp
   devices/links.cpp
   devices/memory_exchange.cpp
   devices/memory_index.cpp
@@ -47,14 +49,24 @@ set(DEVICES  # plans and calls on devices, their processes, and threads as a dev
   devices/processes.cpp
   devices/registrations.cpp
   devices/threads_device.cpp)
-set(CUDA  # GPUs
+set(CUDA  # GPUs, and ranks on them
   devices/cuda_device.cpp
-  devices/cuda_mappings.cpp)
+  devices/cuda_errors.cpp
+  devices/cuda_mappings.cpp
+  devices/device_rank.cpp
+  devices/kernel_files.cpp)
 set(NCCL  # the library with NCCL's interface, which needs no Python
+  nccl/collectives.cpp
   nccl/comm.cpp
+  nccl/communicators.cpp
   nccl/errors.cpp
+  nccl/gpu.cpp
+  nccl/group.cpp
   nccl/library.cpp
-  nccl/real.cpp)
+  nccl/opening.cpp
+  nccl/part.cpp
+  nccl/real.cpp
+  nccl/settings.cpp)
 set(TORCH  # PyTorch's C interfaces
   torch/libtorch.cpp)
 set(SIMULATOR

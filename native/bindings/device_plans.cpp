@@ -3,6 +3,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -13,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -23,6 +25,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/lease.hpp"
 #include "devices/device_calls.hpp"
+#include "devices/link_tables.hpp"
 #include "devices/memory_index.hpp"
 
 namespace nb = nanobind;
@@ -124,6 +127,17 @@ std::shared_ptr<PlanTables> make_tables(const Tables& tables, const Numbers& num
     return made;
 }
 
+template <class Tables>
+nb::bytes write(const Tables& self) {
+    const std::string bytes = self.to_bytes();
+    return nb::bytes(bytes.data(), bytes.size());
+}
+
+template <class Tables>
+Tables read(const nb::bytes& bytes) {
+    return Tables::from_bytes({bytes.c_str(), bytes.size()});
+}
+
 Numbers cut(const PlanTables& self, std::int64_t item_bytes, std::int64_t count) {
     layout::Setup cut{};
     self.numbers.cut(item_bytes, count, cut);
@@ -206,6 +220,35 @@ std::optional<StartOutcome> start_usual(DeviceCalls& self, const Kind& kind, nb:
     return self.start(kind, elements(*input), elements(*output), to_op(op), root, stream, kept);
 }
 
+using PlanRow = std::pair<std::string, std::shared_ptr<PlanTables>>;
+using RangesRow =
+    std::tuple<std::string, Kind, int, std::vector<std::uint64_t>, std::vector<int>>;
+using KernelsRow = std::tuple<int, int, int, bool, std::string, bool>;
+
+LinkTables make_link_tables(const LinkKey& key, std::string version, unsigned threads,
+                            const std::vector<PlanRow>& plans, std::vector<std::size_t> mailboxes,
+                            std::size_t scratch, const std::vector<RangesRow>& rows,
+                            const std::vector<KernelsRow>& kernels) {
+    LinkTables made;
+    made.key = key;
+    made.version = std::move(version);
+    made.threads = threads;
+    for (const auto& [name, plan] : plans) {
+        made.names.push_back(name);
+        made.plans.push_back(plan);
+    }
+    made.mailboxes = std::move(mailboxes);
+    made.scratch = scratch;
+    for (const auto& [name, kind, root, ends, of] : rows) {
+        made.rows.push_back({name, kind, {kind.number, false, root}, ends, of});
+    }
+    for (const auto& [plan, dtype, op, scales, file, divides] : kernels) {
+        made.kernels.push_back({plan, {dtype, op, scales}, file, divides});
+    }
+    made.check();
+    return made;
+}
+
 nb::list stuck(const DevicePlan& self) {
     nb::list found;
     for (const auto& [block, report] : self.stuck()) {
@@ -238,17 +281,10 @@ void define_device_plans(nb::module_& m) {
           "A structure of `kernels/primitives/layout.hpp`, as NumPy describes types.");
     nb::class_<PlanTables>(m, "PlanTables", "A plan as kernels read it, for any devices.")
         .def(nb::new_(&make_tables), "tables"_a, "numbers"_a)
-        .def("to_bytes",
-             [](const PlanTables& self) {
-                 const std::string bytes = self.to_bytes();
-                 return nb::bytes(bytes.data(), bytes.size());
-             },
+        .def("to_bytes", &write<PlanTables>,
              "The tables as a file, for a runtime of the same version.")
-        .def_static("from_bytes",
-                    [](const nb::bytes& bytes) {
-                        return PlanTables::from_bytes({bytes.c_str(), bytes.size()});
-                    },
-                    "bytes"_a, "F425 for bytes that `to_bytes` of this version didn't write.")
+        .def_static("from_bytes", &read<PlanTables>, "bytes"_a,
+                    "F425 for bytes that `to_bytes` of this version didn't write.")
         .def("cut", &cut, "item_bytes"_a, "count"_a,
              "How a call of `count` elements a block is cut into tiles. R503, R506.")
         .def("scratch_bytes",
@@ -261,6 +297,35 @@ void define_device_plans(nb::module_& m) {
                  return bytes;
              },
              "item_bytes"_a, "count"_a, "The bytes that a call needs of each rank's scratch.");
+    nb::class_<LinkKey>(m, "LinkKey", "What decides the plans of a communicator on devices.")
+        .def(nb::init<int, bool, bool, int>(), "ranks"_a, "has_lines"_a, "is_one_device"_a,
+             "most_blocks"_a)
+        .def_ro("ranks", &LinkKey::ranks)
+        .def_ro("has_lines", &LinkKey::has_lines)
+        .def_ro("is_one_device", &LinkKey::is_one_device)
+        .def_ro("most_blocks", &LinkKey::most_blocks)
+        .def("file_name", &LinkKey::file_name, "The name of the file with its tables.");
+    nb::class_<LinkTables>(m, "LinkTables",
+                           "All that is derived ahead for a communicator on devices, as a file.")
+        .def(nb::new_(&make_link_tables), "key"_a, "version"_a, "threads"_a, "plans"_a,
+             "mailboxes"_a, "scratch"_a, "rows"_a, "kernels"_a,
+             "plans: names and tables. mailboxes: the bytes of each rank's. scratch: the bytes that "
+             "a rank needs. rows: for each kind of calls its name, itself, the root, and the plans "
+             "by size, as of `DeviceCalls.set_table`. kernels: the plan, type, operation, whether "
+             "inputs are multiplied, the name of the file, and whether calls divide at the end. "
+             "F425 for parts that don't fit one another.")
+        .def_ro("digest", &LinkTables::digest)
+        .def_ro("scratch", &LinkTables::scratch)
+        .def_prop_ro("files",
+                     [](const LinkTables& self) {
+                         std::set<std::string> names;
+                         for (const auto& one : self.kernels) names.insert(one.file);
+                         return names;
+                     },
+                     "The names of the kernels' files.")
+        .def("to_bytes", &write<LinkTables>, "A file for a runtime of the same version.")
+        .def_static("from_bytes", &read<LinkTables>, "bytes"_a,
+                    "F425 for bytes that `to_bytes` of this version didn't write.");
     nb::class_<DevicePlan>(m, "DevicePlan", "A plan on a device of this process.")
         .def_prop_ro("blocks", &DevicePlan::blocks, "The number of blocks that run at once.")
         .def("stuck", &stuck, nb::sig("def stuck(self) -> list[dict[str, int]]"),

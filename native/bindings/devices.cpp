@@ -23,6 +23,7 @@
 #include "bindings/lease.hpp"
 #include "devices/call_order.hpp"
 #include "devices/cuda_device.hpp"
+#include "devices/cuda_errors.hpp"
 #include "devices/deferred_free.hpp"
 #include "devices/processes.hpp"
 #include "devices/threads_device.hpp"
@@ -88,19 +89,21 @@ nb::object sley_error_of(const std::exception_ptr& error) {
     const auto of = [](const char* module, const char* function) {
         return nb::module_::import_(module).attr(function);
     };
-    try {
-        std::rethrow_exception(error);
-    } catch (const cuda::Error& e) {
-        return of("sley.engine.devices.cuda.driver", "failure")(e.function, e.name, e.words, e.doing,
-                                                                e.subject);
-    } catch (const TooFewThreads& e) {
-        return of("sley.engine.devices.threads", "too_few")(e.wanted, e.started);
-    } catch (const Refusal& e) {
+    const auto refused = [of](const Refusal& e) -> nb::object {
         const nb::object rule = of("sley.errors.catalog", "all_rules")()[e.rule.c_str()];
         nb::list places;
         if (!e.place.empty()) places.append(of("sley.errors", "Place")("detail"_a = e.place));
         return rule.attr("error")("expected"_a = e.expected, "found"_a = e.found, "at"_a = places,
                                   "remedy"_a = e.remedy);
+    };
+    try {
+        std::rethrow_exception(error);
+    } catch (const cuda::Error& e) {
+        return refused(cuda::refusal_of(e));
+    } catch (const TooFewThreads& e) {
+        return of("sley.engine.devices.threads", "too_few")(e.wanted, e.started);
+    } catch (const Refusal& e) {
+        return refused(e);
     } catch (const Told& e) {
         nb::list refusals;
         for (const auto& each : e.refusals) refusals.append(nb::bytes(each.data(), each.size()));
@@ -130,7 +133,8 @@ void define_devices(nb::module_& m) {
              },
              "address"_a, "size_bytes"_a, "Bytes of memory of the host, which keep this object.");
     m.def("start_cuda", &cuda::start, nb::call_guard<Unlocked>(),
-          "Loads and starts NVIDIA's driver; RuntimeError if there is none.");
+          "Loads and starts NVIDIA's driver. K501 if it is missing or doesn't start, K510 if it has no "
+          "device.");
 
     const nb::call_guard<Unlocked> unlocked;
     nb::class_<Device>(m, "Device",
@@ -198,6 +202,13 @@ void define_devices(nb::module_& m) {
                                    "A GPU of this process, in its primary context.")
         .def(nb::init<int>(), "ordinal"_a, unlocked)
         .def_static("count", &CudaDevice::count, unlocked)
+        .def_static("queues", &CudaDevice::queues,
+                    "Onto how many the driver maps a device's streams, as the environment says when "
+                    "first asked.")
+        .def_static("multiprocessors_of", &CudaDevice::multiprocessors_of, "ordinal"_a, unlocked,
+                    "Without a context, as is_line_carried.")
+        .def_static("is_line_carried", &CudaDevice::is_line_carried, "origin"_a, "to"_a, unlocked,
+                    "Whether a line of LL128 arrives as a whole, between two of the devices.")
         .def_static("driver_version", &CudaDevice::driver_version, unlocked)
         .def_prop_ro("name", &CudaDevice::name)
         .def_prop_ro("multiprocessors", &CudaDevice::multiprocessors)

@@ -40,7 +40,9 @@ constexpr int kMultiprocessors = 16, kCapabilityMajor = 75, kCapabilityMinor = 7
               kMulticastSupported = 132;
 constexpr int kNativeAtomics = 3;  // an attribute of a pair of devices
 // Pointer attributes
-constexpr int kBufferId = 7, kDeviceOrdinal = 9, kIpcCapable = 10, kAccessFlags = 16;
+constexpr int kMemoryType = 2, kBufferId = 7, kIsManaged = 8, kDeviceOrdinal = 9, kIpcCapable = 10,
+              kAccessFlags = 16;
+constexpr unsigned kHostMemory = 1;  // a type of memory
 // Flags
 constexpr unsigned kLazyPeerAccess = 1;            // of memory of another process
 constexpr unsigned kPortable = 1, kDeviceMap = 2;  // of memory of the host

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include "devices/deferred_free.hpp"
@@ -12,6 +13,8 @@ namespace {
 using namespace cuda;
 
 constexpr unsigned kMapped = kPortable | kDeviceMap;
+// CUDA programming guide, environment variables: CUDA_DEVICE_MAX_CONNECTIONS.
+constexpr int kQueues = 8, kMostQueues = 32;
 
 std::string bytes_of(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
@@ -19,11 +22,27 @@ std::string counted(unsigned number, const char* noun) {
     return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
 }
 
+std::string numbered(int ordinal) { return "device " + std::to_string(ordinal); }
+
+cuda::Device device_at(int ordinal, const std::string& doing) {
+    cuda::Device device = 0;
+    call(cuDeviceGet, {doing}, &device, ordinal);
+    return device;
+}
+
+bool has_native_atomics(cuda::Device from, cuda::Device to, const std::string& name) {
+    int value = 0;
+    call(cuDeviceGetP2PAttribute, {"asking for the link from " + name + " to another device"},
+         &value, kNativeAtomics, from, to);
+    return value != 0;
+}
+
 }  // namespace
 
 CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
-    const auto opening = "opening device " + std::to_string(ordinal);
-    call(cuDeviceGet, {opening}, &device_, ordinal);
+    queues();
+    const auto opening = "opening " + numbered(ordinal);
+    device_ = device_at(ordinal, opening);
     std::array<char, 256> name{};
     call(cuDeviceGetName, {"asking for its name"}, name.data(), static_cast<int>(name.size()),
          device_);
@@ -41,6 +60,28 @@ int CudaDevice::count() {
     int number = 0;
     call(cuDeviceGetCount, {"counting the devices"}, &number);
     return number;
+}
+
+int CudaDevice::queues() {
+    static const int number = [] {
+        const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+        const int given = text == nullptr ? 0 : std::atoi(text);
+        return given > 0 ? std::min(given, kMostQueues) : kQueues;
+    }();
+    return number;
+}
+
+int CudaDevice::multiprocessors_of(int ordinal) {
+    const auto doing = "looking at " + numbered(ordinal);
+    int value = 0;
+    call(cuDeviceGetAttribute, {doing}, &value, kMultiprocessors, device_at(ordinal, doing));
+    return value;
+}
+
+bool CudaDevice::is_line_carried(int from, int to) {
+    const auto name = numbered(from);
+    const auto doing = "looking at " + name;
+    return has_native_atomics(device_at(from, doing), device_at(to, doing), name);
 }
 
 int CudaDevice::driver_version() {
@@ -113,10 +154,9 @@ void CudaDevice::reach(sley::Device& device) {
 std::optional<cuda::Device> CudaDevice::device_with(const std::string& wanted) const {
     if (wanted == identity()) return device_;
     for (int ordinal = 0, number = count(); ordinal < number; ++ordinal) {
-        const auto doing = "looking at device " + std::to_string(ordinal);
-        cuda::Device device = 0;
+        const auto doing = "looking at " + numbered(ordinal);
+        const auto device = device_at(ordinal, doing);
         Uuid found{};
-        call(cuDeviceGet, {doing}, &device, ordinal);
         call(cuDeviceGetUuid, {doing}, &found, device);
         if (wanted == std::string(found.bytes, sizeof found.bytes)) return device;
     }
@@ -125,11 +165,7 @@ std::optional<cuda::Device> CudaDevice::device_with(const std::string& wanted) c
 
 bool CudaDevice::carries_lines(const std::string& identity) const {
     const auto other = device_with(identity);
-    if (!other || *other == device_) return other.has_value();
-    int value = 0;
-    call(cuDeviceGetP2PAttribute, {"asking for the link from " + name_ + " to another device"},
-         &value, kNativeAtomics, device_, *other);
-    return value != 0;
+    return other && (*other == device_ || has_native_atomics(device_, *other, name_));
 }
 
 bool CudaDevice::lends(Pointer address, const sley::Device& other) const {
@@ -182,6 +218,15 @@ std::optional<int> CudaDevice::place_of(Pointer address) const {
     int ordinal = 0;
     const Result result = cuPointerGetAttribute(&ordinal, kDeviceOrdinal, address);
     return result == Result::kSuccess ? std::optional<int>(ordinal) : std::nullopt;
+}
+
+bool CudaDevice::is_everywhere(Pointer address) const {
+    const Current current(context_);
+    unsigned kind = 0;
+    bool is_managed = false;
+    cuPointerGetAttribute(&kind, kMemoryType, address);
+    cuPointerGetAttribute(&is_managed, kIsManaged, address);
+    return kind == kHostMemory || is_managed;
 }
 
 bool CudaDevice::has_multicast() const { return attribute(kMulticastSupported) != 0; }

@@ -32,6 +32,13 @@ public:
 
     // The number of devices that the process sees.
     static int count();
+    // Onto how many queues the driver maps a device's streams, as the environment says when the first
+    // device is opened: a later value has no effect.
+    static int queues();
+    // Of devices by their numbers, without their contexts: the multiprocessors; whether a line of
+    // LL128 arrives as a whole.
+    static int multiprocessors_of(int ordinal);
+    static bool is_line_carried(int from, int to);
     // The CUDA that the driver supports: 13010 for 13.1.
     static int driver_version();
 
@@ -60,6 +67,8 @@ public:
     bool lends(cuda::Pointer address, const Device& other) const override;
     // The number of the device whose memory an address is; none if the driver doesn't know it.
     std::optional<int> place_of(cuda::Pointer address) const;
+    // Whether all devices access it where it is: memory of the host, and managed memory.
+    bool is_everywhere(cuda::Pointer address) const;
     bool has_multicast() const;
     // Memory of several devices behind a switch, filled with zeros, of at least `bytes` on each.
     static SwitchedMemory window(const std::vector<CudaDevice*>& devices, std::size_t bytes);

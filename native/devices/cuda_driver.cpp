@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "devices/refusal.hpp"
+
 namespace sley::cuda {
 namespace {
 
@@ -12,8 +14,10 @@ using GetProcAddress = Result (*)(const char* name, void** function, int version
 void* library() {
     static void* const loaded = [] {
         void* found = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        if (found == nullptr) throw std::runtime_error(dlerror());
-        return found;
+        if (found != nullptr) return found;
+        throw Refusal("K501", "NVIDIA's driver (libcuda.so.1)", dlerror(), {},
+                      "Use a machine with an NVIDIA GPU and its driver, on which `nvidia-smi` works; "
+                      "containers get the driver from the host (docker: --gpus all).");
     }();
     return loaded;
 }

@@ -135,8 +135,7 @@ void call(Entry<Arguments...>& entry, const Purpose& purpose, Given... given) {
     if (result != Result::kSuccess) throw Error(entry.name, result, purpose);
 }
 
-// Loads the driver and starts it. Throws std::runtime_error if there is none, Error if it doesn't
-// start.
+// Loads the driver and starts it. Throws Refusal (K501) if there is none, Error if it doesn't start.
 void start();
 
 // Makes a context current in this thread, and the caller's again.

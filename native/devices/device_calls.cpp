@@ -34,15 +34,35 @@ void DeviceCalls::set_table(const CallKind& kind, std::vector<std::uint64_t> end
 void DeviceCalls::set_program(int plan, const CallProgram& program, std::uintptr_t run,
                               std::uintptr_t divide) {
     const std::lock_guard<std::mutex> held(lock_);
-    const auto& own = plans_.at(static_cast<std::size_t>(plan));
-    calls_.insert_or_assign({plan, program.dtype, program.op, program.scales},
-                            PlanCall(order_, memory_, {{own, run, divide}}, threads_, together_));
+    const std::array<int, 4> key{plan, program.dtype, program.op, program.scales};
+    plans_.at(static_cast<std::size_t>(plan));
+    programs_[key] = {run, divide};
+    calls_.erase(key);
+}
+
+PlanCall* DeviceCalls::call_of(const std::array<int, 4>& key) {
+    const auto found = calls_.find(key);
+    if (found != calls_.end()) return &found->second;
+    const auto program = programs_.find(key);
+    if (program == programs_.end()) return nullptr;
+    const auto& [run, divide] = program->second;
+    const auto& plan = plans_[static_cast<std::size_t>(key[0])];
+    PlanCall made(order_, memory_, {{plan, run, divide}}, threads_, together_);
+    return &calls_.emplace(key, std::move(made)).first->second;
 }
 
 int DeviceCalls::plan_of(const CallKind& kind, std::uint64_t size_bytes) const {
     const std::lock_guard<std::mutex> held(lock_);
     const auto& row = row_of(kind);
     return row.plans[row.range_of(size_bytes)];
+}
+
+bool DeviceCalls::is_ready(const CallKind& kind, const CallProgram& program,
+                           std::uint64_t size_bytes, const CallValues& values) const {
+    const int plan = plan_of(kind, size_bytes);
+    const std::lock_guard<std::mutex> held(lock_);
+    return programs_.count({plan, program.dtype, program.op, program.scales}) > 0 &&
+           has_scratch(plan, values);
 }
 
 std::vector<DeviceCalls::Tally> DeviceCalls::tallies(const CallKind& kind) const {
@@ -59,17 +79,16 @@ StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program
     const auto& row = row_of(kind);
     const auto range = row.range_of(size_bytes);
     const int plan = row.plans[range];
-    const auto found = calls_.find({plan, program.dtype, program.op, program.scales});
-    if (found == calls_.end()) return StartOutcome::kLacksProgram;
-    auto& call = found->second;
+    auto* const call = call_of({plan, program.dtype, program.op, program.scales});
+    if (call == nullptr) return StartOutcome::kLacksProgram;
     buffers.rank = buffers_[0].rank;
     buffers_[0] = buffers;
     values.buffers = &buffers_;
-    if (!call.lay_out(values) || !has_scratch(plan, values)) return StartOutcome::kLacksScratch;
+    if (!call->lay_out(values) || !has_scratch(plan, values)) return StartOutcome::kLacksScratch;
     streams_[0] = stream;
-    if (keeps != nullptr) call.keep(keeps);
-    const bool is_started = call.start(streams_, true);
-    if (keeps != nullptr) call.keep(nullptr);
+    if (keeps != nullptr) call->keep(keeps);
+    const bool is_started = call->start(streams_, true);
+    if (keeps != nullptr) call->keep(nullptr);
     if (!is_started) return StartOutcome::kGivenUp;
     auto& [calls, bytes] = row.tallies[range];
     ++calls;

@@ -29,7 +29,8 @@ struct CallProgram {
 
 enum class StartOutcome { kStarted, kGivenUp, kLacksProgram, kLacksScratch };
 
-// Any threads may share it. After the first call of a plan, type and operation nothing is allocated.
+// Any threads may share it. After the first call of a plan, type and operation nothing is allocated;
+// nor then memory of a device.
 class DeviceCalls {
 public:
     // order, memory: of the rank alone. threads, together: see PlanCall.
@@ -49,6 +50,9 @@ public:
 
     // The plan of a call. size_bytes: of the largest buffer of any rank.
     int plan_of(const CallKind& kind, std::uint64_t size_bytes) const;
+    // Whether a call lacks nothing; equal on all ranks that have the same tables, kernels and scratch.
+    bool is_ready(const CallKind& kind, const CallProgram& program, std::uint64_t size_bytes,
+                  const CallValues& values) const;
 
     // Of each of a kind's ranges of sizes: the calls that were started, and their bytes.
     struct Tally {
@@ -85,7 +89,13 @@ private:
         std::size_t range_of(std::uint64_t size_bytes) const;
     };
 
+    struct Program {
+        std::uintptr_t run, divide;
+    };
+
     const Row& row_of(const CallKind& kind) const;
+    // Null without a program.
+    PlanCall* call_of(const std::array<int, 4>& key);
 
     std::shared_ptr<CallOrder> order_;
     std::shared_ptr<MemoryIndex> memory_;
@@ -93,8 +103,11 @@ private:
     bool together_;
     mutable std::mutex lock_;
     std::vector<std::shared_ptr<const DevicePlan>> plans_;
-    std::map<std::array<int, 3>, Row> rows_;         // by kind
-    std::map<std::array<int, 4>, PlanCall> calls_;  // by plan and program
+    std::map<std::array<int, 3>, Row> rows_;  // by kind
+    // By plan and program; the calls from their first start on, since most are never made, and a
+    // launch's argument has 4 KiB.
+    std::map<std::array<int, 4>, Program> programs_;
+    std::map<std::array<int, 4>, PlanCall> calls_;
     std::vector<RankBuffers> buffers_;               // of the call that starts
     std::vector<Device::Stream> streams_;
 };

@@ -15,17 +15,20 @@ namespace sley {
 
 // What decides the plans of a communicator: equal on all its ranks.
 struct LinkKey {
+    static constexpr int kMostBlocks = 32;  // as many as NCCL's
+
     int ranks = 0;
     bool has_lines = false;      // whether LL128's lines arrive as a whole between all devices
     bool is_one_device = false;  // that all ranks share
-    int most_blocks = 0;         // of a rank
+    int most_blocks = 0;         // of a rank: all ranks' on a device run at once
 
     // The name of the file with its tables.
     std::string file_name() const;
 };
 
 struct LinkTables {
-    // A kind of calls, of one root: its plans by size, as DeviceCalls::set_table takes them.
+    // A kind of calls, of one root: its plans by size, as DeviceCalls::set_table takes them. They are
+    // right whether or not a rank's call is in place as NCCL defines it.
     struct Row {
         std::string name;  // "all_reduce"
         Kind kind;
@@ -33,7 +36,8 @@ struct LinkTables {
         std::vector<std::uint64_t> ends;
         std::vector<int> plans;
     };
-    // The file with a plan's kernels for a type and an operation, in the folder of kernels.
+    // The file with a plan's kernels for a type and an operation, in the folder of kernels. Plans that
+    // reduce nothing have them for the sum of the signed integers of each size.
     struct Kernels {
         int plan;
         CallProgram program;
@@ -42,9 +46,10 @@ struct LinkTables {
     };
 
     LinkKey key;
-    std::string version;  // of sley
+    std::string version;   // of sley
     unsigned threads = 0;  // of a block
-    std::string digest;    // of the whole file, in hexadecimal digits: ranks compare it
+    // Of a file, once it is written or read, in hexadecimal digits: ranks compare it.
+    std::string digest;
     std::vector<std::string> names;  // of the plans
     std::vector<std::shared_ptr<const PlanTables>> plans;
     std::vector<std::size_t> mailboxes;  // bytes of each rank's
@@ -57,6 +62,9 @@ struct LinkTables {
     std::string to_bytes() const;
     // Throws Refusal (F425) for bytes that `to_bytes` of this version didn't write.
     static LinkTables from_bytes(std::string_view bytes);
+
+    // Throws Refusal (F425) unless the parts fit one another.
+    void check() const;
 };
 
 }  // namespace sley

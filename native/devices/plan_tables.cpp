@@ -1,10 +1,9 @@
 #include "devices/plan_tables.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
-#include <type_traits>
 
+#include "devices/table_bytes.hpp"
 #include "engine/borders.hpp"
 
 namespace sley {
@@ -25,32 +24,6 @@ constexpr std::int64_t kRuns = 3;
 constexpr std::int64_t kMostNumbers = (std::int64_t{1} << 31) - 2;
 
 constexpr std::string_view kHead = "sley tables 1\n";  // the number grows with each other layout
-
-// FNV-1a, which sees damage but no intent.
-std::uint64_t digest_of(std::string_view bytes) {
-    std::uint64_t digest = 0xCBF29CE484222325;
-    for (const char byte : bytes) {
-        digest = (digest ^ static_cast<unsigned char>(byte)) * 0x100000001B3;
-    }
-    return digest;
-}
-
-Refusal damaged(std::string expected, std::string found) {
-    return {"F425", std::move(expected), std::move(found)};
-}
-
-template <class T>
-void put(std::string& bytes, const T* values, std::size_t count) {
-    bytes.append(reinterpret_cast<const char*>(values), count * sizeof(T));
-}
-
-// Takes bytes from the begin of others.
-template <class T>
-void take(std::string_view& bytes, T* values, std::size_t count) {
-    if (count > bytes.size() / sizeof(T)) throw damaged("whole tables", "a cut one");
-    if (count != 0) std::memcpy(static_cast<void*>(values), bytes.data(), count * sizeof(T));
-    bytes.remove_prefix(count * sizeof(T));
-}
 
 std::int64_t divide_up(std::int64_t number, std::int64_t by) {
     return number / by + (number % by != 0);
@@ -141,32 +114,19 @@ std::string PlanTables::to_bytes() const {
         number(name, static_cast<std::int64_t>(rows.size()));
         put(body, rows.data(), rows.size());
     });
-    std::string bytes(kHead);
-    const std::uint64_t digest = digest_of(body);
-    put(bytes, &digest, 1);
-    return bytes + body;
+    return sealed(kHead, body);
 }
 
 PlanTables PlanTables::from_bytes(std::string_view bytes) {
-    if (bytes.substr(0, kHead.size()) != kHead) {
-        throw damaged(std::string(kHead.substr(0, kHead.size() - 1)), "another begin");
-    }
-    bytes.remove_prefix(kHead.size());
-    std::uint64_t digest = 0;
-    take(bytes, &digest, 1);
-    if (digest != digest_of(bytes)) throw damaged("bytes with their digest", "others");
+    unseal(kHead, bytes);
     PlanTables made;
-    const auto number = [&bytes](const char*, auto& value) {
-        std::int64_t read = 0;
-        take(bytes, &read, 1);
-        value = static_cast<std::remove_reference_t<decltype(value)>>(read);
-    };
+    const auto number = [&bytes](const char*, auto& value) { take_number(bytes, value); };
     visit(made, number, [&](const char* name, auto& rows) {
         std::size_t row = 0, count = 0;
         number(name, row);
         number(name, count);
         if (row != sizeof rows[0] || count > bytes.size() / row) {
-            throw damaged(std::string(name) + " of this version", "others");
+            throw damaged(std::string(name) + " of this version");
         }
         rows.resize(count);
         take(bytes, rows.data(), count);
@@ -178,30 +138,28 @@ PlanTables PlanTables::from_bytes(std::string_view bytes) {
 
 void PlanTables::check() const {
     const auto& n = numbers;
-    const auto expect = [](bool holds, const char* what) {
-        if (!holds) throw damaged(what, "others");
-    };
     const auto ranks = static_cast<std::int64_t>(n.scratch_chunks.size());
-    expect(n.chunks > 0 && n.max_count > 0 && n.steps > 0 && n.slots > 0 && n.slices > 0 &&
-               ranks <= layout::kRanks,
-           "numbers of a plan");
+    expect_table(n.chunks > 0 && n.max_count > 0 && n.steps > 0 && n.slots > 0 && n.slices > 0 &&
+                     ranks <= layout::kRanks,
+                 "numbers of a plan");
     const auto within = [](std::int64_t first, std::int64_t count, std::size_t size) {
         return first >= 0 && count >= 0 && first + count <= static_cast<std::int64_t>(size);
     };
     std::int64_t rank = -1;  // of the block before
     for (const auto& b : blocks) {
-        expect(b.rank == rank || (b.rank == rank + 1 && b.rank < ranks), "blocks rank after rank");
+        expect_table(b.rank == rank || (b.rank == rank + 1 && b.rank < ranks),
+                     "blocks rank after rank");
         rank = b.rank;
-        expect(within(b.first_sender, b.senders, peers.size()) &&
-                   within(b.first_receiver, b.receivers, peers.size()) &&
-                   within(b.first_step, b.steps, instructions.size()) &&
-                   within(b.first_condition, b.conditions, conditions.size()) &&
-                   within(b.first_home, 0, homes.size()),
-               "blocks with rows that are there");
+        expect_table(within(b.first_sender, b.senders, peers.size()) &&
+                         within(b.first_receiver, b.receivers, peers.size()) &&
+                         within(b.first_step, b.steps, instructions.size()) &&
+                         within(b.first_condition, b.conditions, conditions.size()) &&
+                         within(b.first_home, 0, homes.size()),
+                     "blocks with rows that are there");
     }
-    expect(rank == ranks - 1, "a block of each rank");
+    expect_table(rank == ranks - 1, "a block of each rank");
     const auto before = [](const auto& one, const auto& other) { return one.rank < other.rank; };
-    expect(std::is_sorted(divisions.begin(), divisions.end(), before), "divisions by rank");
+    expect_table(std::is_sorted(divisions.begin(), divisions.end(), before), "divisions by rank");
 }
 
 }  // namespace sley

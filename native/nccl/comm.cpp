@@ -1,8 +1,14 @@
 #include "nccl/comm.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
-#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
+
+#include "nccl/opening.hpp"
+#include "nccl/passing.hpp"
 
 namespace sley::nccl {
 namespace {
@@ -18,18 +24,29 @@ Place places[kMost];
 std::mutex making;
 std::size_t next = 0;
 
-// One that failed after the real library had begun it stays: its caller ends it, as NCCL wants it.
-void settle(const Group::Made& made, Result result) {
-    if (!is_error(result) || made.comm->real() != nullptr) return;
-    *made.out = nullptr;
-    made.comm->end();
+// Counted so that a child of a fork knows the communicators of its parent by a comparison.
+std::atomic<unsigned> forks{0};
+
+void guard_forks() {
+    static const int guarded = pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
+                                              [] {
+                                                  ++forks;
+                                                  forget_parts();
+                                                  making.unlock();
+                                              });
+    (void)guarded;  // it fails without memory only
 }
+
+constexpr auto kPoll = std::chrono::milliseconds(1);
+
+Refusal aborted() { return {"N608", "a communicator in use", "it was aborted"}; }
 
 }  // namespace
 
 Handle* Comm::handle() { return reinterpret_cast<Handle*>(&places[number_]); }
 
 Comm* Comm::make() {
+    guard_forks();
     const std::lock_guard lock(making);
     // In turn, so that a place is used again as late as possible. It ends: it tries each once.
     for (std::size_t tries = 0; tries < kMost; ++tries) {
@@ -37,15 +54,30 @@ Comm* Comm::make() {
         auto& place = places[number];
         if (place.live.load(std::memory_order_relaxed) != nullptr) continue;
         if (place.comm == nullptr) place.comm = new Comm(number);
-        __atomic_store_n(&place.comm->real_, nullptr, __ATOMIC_RELAXED);
-        {
-            const std::lock_guard lock_ops(place.comm->mutex_);
-            place.comm->ops_.clear();
-        }
+        if (place.comm->is_opening_) continue;  // it was aborted meanwhile
+        place.comm->clear();
         place.live.store(place.comm, std::memory_order_release);
         return place.comm;
     }
     return nullptr;
+}
+
+void Comm::clear() {
+    const std::lock_guard held(mutex_);
+    __atomic_store_n(&real_, nullptr, __ATOMIC_RELAXED);
+    process_ = forks;
+    ops_.clear();
+    ranks = 0;
+    rank = device = -1;
+    blocks = true;
+    lacks_real.clear();
+    part_ = closing_ = nullptr;
+    waits_on_ = nullptr;
+    children_.clear();
+    engine_ = nullptr;
+    state_ = Result::kSuccess;
+    is_opened_ = makes_real_ = is_aborted_ = is_real_aborted_ = false;
+    is_finalized_ = is_revoked_ = false;
 }
 
 void Comm::end() { places[number_].live.store(nullptr, std::memory_order_release); }
@@ -53,47 +85,201 @@ void Comm::end() { places[number_].live.store(nullptr, std::memory_order_release
 Comm::Found Comm::find(const Handle* handle) {
     const auto at = reinterpret_cast<std::uintptr_t>(handle);
     const auto first = reinterpret_cast<std::uintptr_t>(places);
-    if (at - first >= sizeof(places) || (at - first) % sizeof(Place) != 0) return {nullptr, false};
-    return {places[(at - first) / sizeof(Place)].live.load(std::memory_order_acquire), true};
+    if (at - first >= sizeof(places) || (at - first) % sizeof(Place) != 0) return {};
+    Comm* comm = places[(at - first) / sizeof(Place)].live.load(std::memory_order_acquire);
+    const bool is_inherited = comm != nullptr && comm->process_ != forks;
+    return {is_inherited ? nullptr : comm, true, is_inherited};
 }
 
 // A number says its communicator: another one doesn't take it for its own.
-RedOp Comm::add_op(RedOp real) {
+RedOp Comm::add_op(const Op& op) {
     const std::lock_guard lock(mutex_);
-    const auto free = std::find(ops_.begin(), ops_.end(), RedOp{});
+    const auto free = std::find(ops_.begin(), ops_.end(), std::nullopt);
     const auto index = static_cast<std::size_t>(free - ops_.begin());
     if (index >= kMostOps) return RedOp{};
-    if (free == ops_.end()) ops_.push_back(real);
-    ops_[index] = real;
+    if (free == ops_.end()) ops_.emplace_back();
+    ops_[index] = op;
     return static_cast<RedOp>(kBuiltInOps + number_ + kMost * index);
 }
 
-bool Comm::find_op(RedOp& op, bool forgets) {
-    if (static_cast<int>(op) < kBuiltInOps) return true;  // the real library judges negative ones
-    const auto number = static_cast<std::size_t>(op) - kBuiltInOps;
+std::optional<Comm::Op> Comm::op_of(RedOp number, bool forgets) {
+    if (static_cast<int>(number) < kBuiltInOps) return std::nullopt;
+    const auto all = static_cast<std::size_t>(number) - kBuiltInOps;
     const std::lock_guard lock(mutex_);
-    const auto index = number / kMost;
-    if (number % kMost != number_ || index >= ops_.size() || ops_[index] == RedOp{}) return false;
-    op = ops_[index];
-    if (forgets) ops_[index] = RedOp{};
-    return true;
+    if (all % kMost != number_ || all / kMost >= ops_.size()) return std::nullopt;
+    auto& op = ops_[all / kMost];
+    return forgets ? std::exchange(op, std::nullopt) : op;
 }
 
-thread_local Group group{};
+std::shared_ptr<Part> Comm::part() {
+    const std::lock_guard held(mutex_);
+    return part_;
+}
 
-void Group::add(Handle** out, Comm* comm, Result result) {
-    if (depth > 0 && !is_error(result)) {
-        if (made == nullptr) made = new std::vector<Made>;
-        made->push_back({out, comm});
-    } else {
-        settle({out, comm}, result);
+Result Comm::state() {
+    if (is_aborted_) return Result::kInternalError;
+    std::shared_ptr<Part> part, closing;
+    bool splits = false;  // in the background
+    {
+        const std::lock_guard held(mutex_);
+        part = part_;
+        closing = closing_;
+        splits = !blocks && !children_.empty();
+    }
+    if (part != nullptr) part->look();
+    if (part != nullptr && !is_revoked_ && part->failure() != Result::kSuccess) return part->failure();
+    if (is_opening_ || splits || (closing != nullptr && !closing->is_closed())) return Result::kInProgress;
+    return state_;
+}
+
+const char* Comm::unready() {
+    if (is_aborted_) return "one that was destroyed or aborted";
+    if (is_opening_) return "one that is being made";
+    return is_error(state_) ? "one that couldn't be made" : nullptr;
+}
+
+void Comm::begin() { is_opened_ = is_opening_ = true; }
+
+void Comm::wait_on(const std::shared_ptr<Participant>& participant) {
+    const std::lock_guard held(mutex_);
+    if (is_aborted_) throw aborted();
+    waits_on_ = participant;
+}
+
+void Comm::start(const std::shared_ptr<Part>& part) {
+    const std::lock_guard held(mutex_);
+    part_ = part;
+    engine_ = &part->engine();
+    if (is_aborted_) part->give_up(aborted());
+}
+
+void Comm::add_child(Opening* child) {
+    const std::lock_guard held(mutex_);
+    children_.insert(child);
+    if (is_aborted_ && child->comm != nullptr) child->comm->interrupt();
+}
+
+void Comm::remove_child(Opening* child) {
+    const std::lock_guard held(mutex_);
+    children_.erase(child);
+}
+
+void Comm::wait_for_children() {
+    for (std::unique_lock held(mutex_); !children_.empty(); held.lock()) {
+        held.unlock();
+        std::this_thread::sleep_for(kPoll);
     }
 }
 
-void Group::end(Result result) {
-    if (depth == 0 || --depth > 0 || made == nullptr) return;
-    for (const auto& one : *made) settle(one, result);
-    delete std::exchange(made, nullptr);
+Result Comm::finish(Result result, Handle** out) {
+    std::shared_ptr<Part> failed;
+    {
+        const std::lock_guard held(mutex_);
+        waits_on_ = nullptr;
+        if (is_aborted_ && !is_error(result)) result = refuse(Result::kInternalError, aborted());
+        if (is_error(result)) failed = std::exchange(part_, nullptr);
+        state_ = result;
+    }
+    if (failed != nullptr) {
+        failed->give_up(aborted());
+        failed->close(false);
+    }
+    if (is_aborted_) abort_real();
+    // One that failed after the real library had begun it stays: its caller ends it, as NCCL wants it.
+    if (is_error(result) && out != nullptr && (is_aborted_ || real() == nullptr)) {
+        *out = nullptr;
+        end();
+    }
+    is_opening_ = false;  // from now on another communicator may take its place
+    return result;
+}
+
+void Comm::interrupt() {
+    const std::lock_guard held(mutex_);
+    is_aborted_ = true;
+    if (waits_on_ != nullptr) waits_on_->abort();
+    if (part_ != nullptr) {
+        part_->give_up(aborted());
+        part_->participant().abort();
+    }
+    for (const Opening* child : children_) {
+        if (child->comm != nullptr) child->comm->interrupt();
+    }
+}
+
+Result Comm::abort_real() {
+    Handle* real_one = real();
+    if (real_one == nullptr || is_real_aborted_.exchange(true)) return Result::kSuccess;
+    const auto result = sley::nccl::real().CommAbort(real_one);
+    heard(result);
+    return result;
+}
+
+Result Comm::abort() {
+    interrupt();
+    // The real library writes the communicator at once, and may block afterwards.
+    while (is_opening_ && makes_real_ && real() == nullptr) {
+        std::this_thread::sleep_for(kPoll);
+    }
+    // While one that doesn't block is made, its opening asks for its state, and aborts it itself; the
+    // openings of its children ask for this one's.
+    if (!blocks) wait_for_children();
+    auto result = Result::kSuccess;
+    if (!is_opening_ || (makes_real_ && blocks)) result = abort_real();
+    if (const auto part = close(false)) part->wait_for_close();
+    if (result == Result::kSuccess) end();
+    return result;
+}
+
+std::shared_ptr<Part> Comm::close(bool meets) {
+    std::shared_ptr<Part> part;
+    {
+        const std::lock_guard held(mutex_);
+        if (part_ != nullptr) closing_ = std::exchange(part_, nullptr);
+        part = closing_;
+    }
+    if (part != nullptr) part->close(meets);
+    return part;
+}
+
+Result Comm::destroy() {
+    if (is_opening_) return abort();
+    wait_for_children();
+    // In a group the next call may be that of another rank, or of another communicator.
+    const auto part = close(true);
+    if (part != nullptr && group.depth == 0) part->wait_for_close();
+    auto result = Result::kSuccess;
+    if (real() != nullptr) result = sley::nccl::real().CommDestroy(real());
+    heard(result);
+    if (result == Result::kSuccess) end();
+    return result;
+}
+
+Result Comm::finalize() {
+    if (is_revoked_ || is_finalized_.exchange(true)) {
+        return refuse(Result::kInvalidArgument, "N703", "a communicator for ncclCommFinalize",
+                      is_revoked_ ? "one that was revoked" : "one that was finalized before",
+                      "Finalize a communicator once.");
+    }
+    auto result = Result::kSuccess;
+    const auto part = close(true);
+    if (part != nullptr && group.depth == 0 && blocks) part->wait_for_close();
+    if (real() != nullptr) result = sley::nccl::real().CommFinalize(real());
+    heard(result);
+    const bool is_closing = part != nullptr && !blocks && !part->is_closed();
+    return result == Result::kSuccess && is_closing ? Result::kInProgress : result;
+}
+
+Result Comm::revoke(int flags) {
+    if (is_finalized_ || is_revoked_.exchange(true)) {
+        return refuse(Result::kInvalidArgument, "N703", "a communicator for ncclCommRevoke",
+                      is_finalized_ ? "one that was finalized" : "one that was revoked before",
+                      "Revoke a communicator once.");
+    }
+    if (const auto kept = part()) {
+        kept->give_up({"N608", "a communicator in use", "it was revoked"});
+    }
+    return real() != nullptr ? PASS(CommRevoke)(handle(), flags) : Result::kSuccess;
 }
 
 }  // namespace sley::nccl

@@ -1,12 +1,23 @@
-// Communicators as callers hold them, and the calls of a thread between GroupStart and GroupEnd.
+// Communicators as callers hold them.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "nccl/abi.hpp"
+#include "nccl/part.hpp"
+#include "nccl/settings.hpp"
 
 namespace sley::nccl {
+
+class OwnConfig;
+struct Opening;
 
 // The real library writes `real`, too: that of a split from a thread of its own, any time until the
 // parent is ready. So a Comm stays where it is for the life of the process; after its end another
@@ -21,45 +32,95 @@ public:
     // Reductions that were made for this communicator have numbers of sley's: the real library's
     // are known only to its own communicator, which may come later than sley's.
     static constexpr std::size_t kMostOps = 32767;  // so that numbers stay below 2^31
-    RedOp add_op(RedOp real);  // a built-in one if there are as many as there can be
-    // False for one that isn't this communicator's.
-    bool find_op(RedOp& op, bool forgets = false);
+    struct Op {
+        RedOp real{};                 // a built-in one: none
+        int type = 0;                 // of the data and the factor
+        std::uint64_t factor = 0;     // the bits
+        std::uint64_t factor_at = 0;  // or where the device has it
+    };
+    RedOp add_op(const Op& op);  // a built-in one if there are as many as there can be
+    // None for one that isn't this communicator's.
+    std::optional<Op> op_of(RedOp number, bool forgets = false);
 
     // A communicator without a real one yet; null if there are as many as there can be.
     static Comm* make();
     void end();
 
     struct Found {
-        Comm* comm;      // null unless it is sley's, and alive
+        Comm* comm;  // null unless it is sley's, alive, and of this process
         bool is_sleys;
+        bool is_inherited;  // of the process that forked this one
     };
     // Never looks into a handle: the real library calls back with its own.
     static Found find(const Handle* handle);
 
+    // Of a communicator that was opened; otherwise the real library knows them.
+    int ranks = 0, rank = -1, device = -1;
+    bool blocks = true;
+    Settings settings;
+    std::shared_ptr<OwnConfig> config;  // NCCL keeps a pointer to its name
+    std::string lacks_real;  // why there is none
+
+    // What runs its calls; null if the real library runs all. Whoever uses it holds `part`
+    // meanwhile, because another thread may abort the communicator.
+    DeviceRank* engine() const { return engine_.load(std::memory_order_acquire); }
+    std::shared_ptr<Part> part();
+    // Whether its user wants sley to run the calls of a kind ("all_reduce").
+    bool runs(const std::string& kind) const { return engine() != nullptr && settings.runs(kind); }
+
+    // Whether it was opened with the other ranks' agreement, not by the real library at once.
+    bool is_opened() const { return is_opened_; }
+    bool is_aborted() const { return is_aborted_; }
+    bool is_revoked() const { return is_revoked_; }
+    // As ncclCommGetAsyncError, without the real one's state: in progress while it is opened or
+    // finalized; then why it can't be used any more.
+    Result state();
+    // Why a call can't be made: "one that is being made"; null if it can.
+    const char* unready();
+
+    // An opening lasts from `begin` to `finish`, which returns its result: an error if another thread
+    // has aborted the communicator meanwhile. `*out` gets null if none was made; out: null if its
+    // caller doesn't wait.
+    void begin();
+    Result finish(Result result, Handle** out);
+    // Lets `abort` end what an opening waits for. Throws Refusal (N608) if it was aborted before.
+    void wait_on(const std::shared_ptr<Participant>& participant);
+    void start(const std::shared_ptr<Part>& part);
+    // The real one is being made, by a function that may block.
+    void make_real(bool begins) { makes_real_ = begins; }
+    // The openings of those that are made of this one end with it.
+    void add_child(Opening* child);
+    void remove_child(Opening* child);
+
+    // What NCCL's functions of these names do, with the real one too, for one that was opened.
+    Result abort();
+    Result destroy();
+    Result finalize();
+    Result revoke(int flags);
+    // Ends what was made of the real one, once.
+    Result abort_real();
+
 private:
     explicit Comm(std::size_t number) : number_(number) {}
 
+    void clear();
+    // Ends what other threads wait for, and all calls under way, on all ranks; never waits itself.
+    void interrupt();
+    std::shared_ptr<Part> close(bool meets);
+    void wait_for_children();
+
     Handle* real_ = nullptr;
     const std::size_t number_;  // of its place
+    unsigned process_ = 0;      // that made it, by the number of forks before
     std::mutex mutex_;
-    std::vector<RedOp> ops_;  // the real ones; a built-in one marks a free number
+    std::vector<std::optional<Op>> ops_;  // none: a free number
+    std::shared_ptr<Part> part_, closing_;
+    std::shared_ptr<Participant> waits_on_;  // of the opening
+    std::set<Opening*> children_;
+    std::atomic<DeviceRank*> engine_{nullptr};
+    std::atomic<Result> state_{Result::kSuccess};
+    std::atomic<bool> is_opened_{false}, is_opening_{false}, makes_real_{false}, is_aborted_{false};
+    std::atomic<bool> is_real_aborted_{false}, is_finalized_{false}, is_revoked_{false};
 };
-
-// The calls of a thread since the first GroupStart. Without a destructor: clients end groups in
-// destructors of their own, when the process exits.
-struct Group {
-    struct Made {
-        Handle** out;
-        Comm* comm;
-    };
-
-    // A communicator is being made: `*out` has its handle, and gets null where it fails.
-    void add(Handle** out, Comm* comm, Result result);
-    void end(Result result);
-
-    int depth;
-    std::vector<Made>* made;  // null while there are none
-};
-extern thread_local Group group;
 
 }  // namespace sley::nccl

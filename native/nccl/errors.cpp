@@ -42,6 +42,16 @@ Result refuse(Result result, const char* code, const std::string& expected,
     return result;
 }
 
+std::string line_of(const Refusal& why) {
+    return why.rule + ": expected " + why.expected + ", found " + why.found;
+}
+
+Result refuse(Result result, const Refusal& why) {
+    return refuse(result, why.rule.c_str(), why.expected, why.found,
+                  why.remedy.empty() ? "sley's documentation of " + why.rule + " says what to do."
+                                     : why.remedy);
+}
+
 void heard(Result result) {
     if (is_error(result)) is_own = false;
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "devices/refusal.hpp"
 #include "nccl/abi.hpp"
 
 namespace sley::nccl {
@@ -11,6 +12,10 @@ namespace sley::nccl {
 // NCCL_DEBUG=WARN or more. code: of its rule. Returns `result`.
 Result refuse(Result result, const char* code, const std::string& expected,
               const std::string& found, const std::string& remedy);
+// The same for what sley's other parts refuse.
+Result refuse(Result result, const Refusal& why);
+// In one line: "N620: expected ..., found ...".
+std::string line_of(const Refusal& why);
 // The real library returned or reported this: if it's an error, its text is now the last one.
 void heard(Result result);
 // The last error's line if it is sley's, otherwise null. It lasts until the thread's next call.

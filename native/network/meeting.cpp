@@ -330,9 +330,13 @@ bool has_root(const UniqueId& id) {
 
 Refusal read_refusal(const std::string& packed) { return refusal_of(unpack(packed)); }
 
-Participant::Participant(Milliseconds patience) : state_(new State{}) {
+Participant::Participant(Milliseconds patience) : state_(new State{}) { set_patience(patience); }
+
+void Participant::set_patience(Milliseconds patience) {
     state_->patience = std::min<Milliseconds>(patience, kMostPatience);
 }
+
+int Participant::rank() const { return state_->rank; }
 
 Participant::~Participant() { abort(); }
 

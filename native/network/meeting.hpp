@@ -48,6 +48,9 @@ public:
     // Leaves.
     ~Participant() override;
 
+    void set_patience(std::chrono::milliseconds patience);
+    int rank() const;  // after it has met
+
     // Meets the ranks that have the same ids, at the root of the first; returns the descriptions of
     // all. Refusal also: N603 for a wrong rank; N604 if the ids or what must agree differ; N605 if the
     // root doesn't answer, as one that has served its ranks, or the id has none.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import sley
 from sley.ir.cut import border
 from sley.ir.program import Transfers
-from sley.ir.words import LoopOrder
+from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Buffer, LoopOrder
 from support.generators.examples import examples
 from support.generators.random_options import random_options
 from support.generators.random_programs import (
@@ -53,7 +53,21 @@ def test_every_valid_program_runs_right_at_any_slots(random: RandomProgram, elem
 def test_options_do_not_change_the_meaning(
     random: RandomProgram, options: dict[str, Any], count: int
 ) -> None:
-    run(random, sley.compile(random.program, **options), count)
+    plan = sley.compile(random.program, **options)
+    run(random, plan, count)
+    t, left = plan.instructions, plan.scratch_chunks.copy()
+    touched = {
+        (int(plan.rank[row]), int(index[row]) + k)
+        for buffer, index, uses in (
+            (t.src_buffer, t.src_index, READS_SOURCE),
+            (t.dst_buffer, t.dst_index, WRITES_DESTINATION),
+        )
+        for row in np.flatnonzero(uses[t.op] & (buffer == Buffer.SCRATCH))
+        for k in range(int(t.count[row]))
+    }
+    for rank, _ in touched:
+        left[rank] -= 1
+    assert not left.any(), "scratch that no instruction reads or writes"
 
 
 def test_instances_leave_every_element_where_the_program_puts_it() -> None:

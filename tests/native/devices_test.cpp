@@ -16,6 +16,8 @@
 #include "devices/call_order.hpp"
 #include "devices/deferred_free.hpp"
 #include "devices/device_calls.hpp"
+#include "devices/link_tables.hpp"
+#include "devices/table_bytes.hpp"
 #include "devices/threads_device.hpp"
 
 namespace sley::devices_test {
@@ -305,6 +307,50 @@ std::shared_ptr<PlanTables> two_ranks() {
     return made;
 }
 
+// Damage is refused; what has its digest, but was never written, is refused or is whole.
+void check_link_tables() {
+    LinkTables made;
+    made.key = {2, true, false, 32};
+    made.version = "1";
+    made.threads = 512;
+    made.names = {"a plan"};
+    made.plans = {two_ranks()};
+    made.mailboxes = {1 << 20, 1 << 21};
+    const Kind kind{3, true, true, false, false};
+    for (const int root : {0, 1}) made.rows.push_back({"reduce", kind, {3, false, root}, {8}, {0, 0}});
+    made.kernels = {{0, {2, 0, true}, "code.fatbin", false}};
+    made.check();
+    const auto written = made.to_bytes();
+    const auto read = LinkTables::from_bytes(written);
+    expect(read.to_bytes() == written, "tables that are read aren't those that were written");
+    expect(read.digest.size() == 16 && read.rows[1].call.root == 1 && read.kernels[0].program.scales,
+           "tables that are read have other values");
+    expect(made.key.file_name() == "2-ranks-lines-32-blocks.tables", "the name of a file");
+
+    const auto is_refused = [](const std::string& bytes) {
+        try {
+            LinkTables::from_bytes(bytes).check();
+        } catch (const Refusal& refusal) {
+            expect(refusal.rule == "F425", "damage is refused by another rule");
+            return true;
+        }
+        return false;
+    };
+    std::mt19937 random(1);
+    const std::size_t head = written.find('\n') + 1, body = head + sizeof(std::uint64_t);
+    for (int k = 0; k < 2000; ++k) {
+        auto damaged = written;
+        damaged[random() % damaged.size()] ^= static_cast<char>(1 + random() % 255);
+        expect(is_refused(damaged), "a changed byte isn't noticed");
+        expect(is_refused(written.substr(0, random() % written.size())), "a cut isn't noticed");
+        damaged = written.substr(body, random() % 4 == 0 ? random() % written.size() : written.npos);
+        for (int n = 0; n < 3 && !damaged.empty(); ++n) {
+            damaged[random() % damaged.size()] = static_cast<char>(random() % 256);
+        }
+        is_refused(sealed(written.substr(0, head), damaged));
+    }
+}
+
 template <class Row>
 std::uint64_t address_of(Row* row) {
     return reinterpret_cast<std::uint64_t>(row);
@@ -531,6 +577,7 @@ void check_calls() {
 int test(int, char**) {
     check_streams();
     check_plans();
+    check_link_tables();
     check_memory();
     check_calls();
     check_order();

@@ -18,7 +18,7 @@ from pathlib import Path
 SUCCESS, SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE, IN_PROGRESS = 0, 2, 4, 5, 7
 SUM, NO_COLOR = 0, -1
 ROW = re.compile(
-    r"^(PASSED|OWN)\(([\w ]+\*?), (\w+), ([\d.]+),\s+\((.*?)\),\s+\(.*?\)\)$", re.M | re.S
+    r"^(PASSED|OWN|RUN)\(([\w ]+\*?), (\w+), ([\d.]+),\s+\((.*?)\),\s+\(.*?\)\)$", re.M | re.S
 )
 
 Pointer = ctypes.c_void_p

@@ -24,6 +24,8 @@ running.py        `sley.run` and `sley.execute`
 calibrating.py    a topology of this machine, measured
 on_devices.py     the communicator on GPUs, and on threads as a device
 device_opening.py what its ranks choose and make together: plans, links, kernels
+call_table.py     the plans of all its calls
+link_tables.py    what it needs to open without Python, made ahead
 """
 
 import importlib

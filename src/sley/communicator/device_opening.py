@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+from sley.communicator.call_table import CallTable, Key, programs_of
 from sley.communicator.calls import kind_number
 from sley.communicator.rendezvous.bootstrap import Rendezvous
 from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import BARRIER, CALLS
 from sley.communicator.selection.plans import Plans
-from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.settings import Settings
 from sley.communicator.stats import logger
 from sley.engine import native
@@ -29,19 +29,12 @@ from sley.engine.types import DataType
 from sley.errors import SleyError, telling
 from sley.errors.communicator import N604
 from sley.errors.devices import K514
-from sley.ir.sizes import SizeRange
 from sley.ir.topology import Topology
 from sley.ir.words import ReduceOp
 from sley.topologies import topology_of
 
 _WORD_BYTES = 256
 _DIGITS = 16
-
-Key: TypeAlias = tuple[str, bool, int]
-"""A kind of calls: its name, whether in place, and the root, or 0."""
-
-Table: TypeAlias = Mapping[Key, Sequence[tuple[SizeRange, ReadyPlan]]]
-"""The plans of all kinds of calls, by size."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ class DeviceOpening:
         self.rendezvous.renew(self.settings.patience_s)
         return self.rendezvous.exchange(value)
 
-    def choose(self, topology: Topology | str | None) -> tuple[Plans, Table]:
+    def choose(self, topology: Topology | str | None) -> tuple[Plans, CallTable]:
         """What chooses plans, and the plans of all calls, which are equal on all ranks."""
         rendezvous, settings = self.rendezvous, self.settings
         if rendezvous.hosts.count > 1:
@@ -108,13 +101,15 @@ class DeviceOpening:
             problems = [*plans.folder_problems, *([unfit] if unfit else [])]
             if settings.plan_dir_strict and problems:
                 raise SleyError(problems)
-            table = {
-                (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
-                for kind, in_place, root in _keys(rendezvous.ranks)
-            }
+            table = CallTable(
+                {
+                    (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
+                    for kind, in_place, root in _keys(rendezvous.ranks)
+                }
+            )
         rows = [
             (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
-            for key, ranges in table.items()
+            for key, ranges in table.rows.items()
             for sizes, ready in ranges
         ]
         self._check_same(rows)
@@ -129,25 +124,24 @@ class DeviceOpening:
             logger.warning(words, rendezvous.name, rendezvous.rank, unfit)
         return plans, table
 
-    def core(self, table: Table, watched: Callable[[LinkSet], None]) -> DeviceCore:
+    def core(self, table: CallTable, watched: Callable[[LinkSet], None]) -> DeviceCore:
         """What the communicator has: the plans over one set of links, each once, and their
         kernels. watched: gets the links before ranks wait for one another there."""
         rank, mates = self.rendezvous.rank, self._mates
-        plans = {ready.digest: ready.plan for rows in table.values() for _, ready in rows}
-        numbers = {own: number for number, own in enumerate(plans)}
-        every = (ready for rows in table.values() for _, ready in rows)
-        users = frozenset(numbers[one.digest] for one in every if one.origin == "registered")
+        users = frozenset(
+            table.numbers[one.digest] for one in table.ready if one.origin == "registered"
+        )
         settings = replace(
             self.kernels,
             timeout_s=self.kernels.timeout_s or self.settings.timeout_s,
             launching=Launching.BY_RANK if len(mates) > 1 else self.kernels.launching,
         )
         links = LinkSet(
-            list(plans.values()),
+            table.plans,
             {rank: self.device},
             settings,
             exchange=self.exchange,
-            largest_bytes=list(_largest_bytes(table).values()),
+            largest_bytes=table.largest_bytes,
         )
         watched(links)
         ((_, stream),) = links.launches[self.device]
@@ -160,11 +154,10 @@ class DeviceOpening:
         with links.ranks.telling():
             word = self.device.allocate(_WORD_BYTES)
             core = DeviceCore(links, Programs(links, mates), calls, stream, word, users)
-            for (kind, in_place, root), rows in table.items():
-                ends = [s.end_bytes for s, _ in rows if s.end_bytes is not None]
-                of = [numbers[ready.digest] for _, ready in rows]
+            for kind, in_place, root in table.rows:
+                ends, of = table.ranges((kind, in_place, root))
                 calls.set_table(kind_number(kind), in_place, root, ends, of)
-                for number, (dtype, op) in product(of, self._programs(kind)):
+                for number, (dtype, op) in product(of, programs_of(kind, self.types, self.ops)):
                     core.load(number, dtype, op)
         links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
         return core
@@ -214,12 +207,6 @@ class DeviceOpening:
                     found=f"for {two[0]}, {two[1]} on rank {rank}",
                 )
 
-    def _programs(self, kind: str) -> list[tuple[DataType, ReduceOp]]:
-        """The types and operations of a kind's calls whose kernels are loaded beforehand."""
-        if CALLS[kind].reduces:
-            return list(product(self.types, self.ops))
-        return [(moved, ReduceOp.SUM) for moved in dict.fromkeys(own.moved for own in self.types)]
-
 
 def _keys(ranks: int) -> Iterator[Key]:
     """The kinds of calls. Only the root sees whether a gather or a scatter is in place, so none is
@@ -232,15 +219,6 @@ def _keys(ranks: int) -> Iterator[Key]:
             places = [not row.has_place_of_rank]
         for in_place, root in product(places, range(ranks) if row.roles else [0]):
             yield kind, in_place, root
-
-
-def _largest_bytes(table: Table) -> dict[bytes, int | None]:
-    """By digest the size of the largest call of a plan; None for any size."""
-    found: dict[bytes, int | None] = {}
-    for sizes, ready in (row for rows in table.values() for row in rows):
-        end, before = sizes.end_bytes, found.get(ready.digest, 0)
-        found[ready.digest] = None if end is None or before is None else max(end, before)
-    return found
 
 
 def _in_words(key: Key) -> str:

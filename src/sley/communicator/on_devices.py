@@ -183,7 +183,7 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         core, rows = self._core, []
         if core is None or os.getpid() != self._process:
             return []
-        for (kind, in_place, root), ranges in self._table.items():
+        for (kind, in_place, root), ranges in self._table.rows.items():
             tallies = core.calls.tallies(kind_number(kind), in_place, root)
             for (sizes, ready), (calls, size_bytes) in zip(ranges, tallies, strict=True):
                 if calls:

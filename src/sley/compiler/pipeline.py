@@ -22,6 +22,7 @@ from sley.compiler.passes.links import check_links, check_switches, used_links
 from sley.compiler.passes.order import order
 from sley.compiler.passes.parallelize import parallelize
 from sley.compiler.passes.pipelines import pipelines
+from sley.compiler.passes.scratch import without_untouched
 from sley.compiler.passes.timeline import TILES, Estimator, HopCosts
 from sley.errors.compiler import C307, C309, C314
 from sley.ir.dag import Allocated, Blocks, Forwarded, InstructionDag, Links, Order
@@ -258,7 +259,8 @@ def _allocate(
 
 def _emit(dag: InstructionDag, ordered: Order, blocks: Blocks, settings: _CompileSettings) -> Plan:
     protocol, slots, loop_order = settings.protocol, settings.slots, settings.loop_order
-    return emit(dag, ordered, blocks, protocol, slots, loop_order, per_chunk=settings.per_chunk)
+    plan = emit(dag, ordered, blocks, protocol, slots, loop_order, per_chunk=settings.per_chunk)
+    return without_untouched(plan)
 
 
 def without_groups(program: Program) -> Program:

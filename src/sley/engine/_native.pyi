@@ -432,6 +432,16 @@ class CudaDevice(Device):
     def count() -> int: ...
 
     @staticmethod
+    def multiprocessors_of(ordinal: int) -> int:
+        """Without a context, as is_line_carried."""
+
+    @staticmethod
+    def is_line_carried(origin: int, to: int) -> bool:
+        """
+        Whether a line of LL128 arrives as a whole, between two of the devices.
+        """
+
+    @staticmethod
     def driver_version() -> int: ...
 
     @property
@@ -510,6 +520,51 @@ class PlanTables:
 
     def scratch_bytes(self, item_bytes: int, count: int) -> list[int]:
         """The bytes that a call needs of each rank's scratch."""
+
+class LinkKey:
+    """What decides the plans of a communicator on devices."""
+
+    def __init__(self, ranks: int, has_lines: bool, is_one_device: bool, most_blocks: int) -> None: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def has_lines(self) -> bool: ...
+
+    @property
+    def is_one_device(self) -> bool: ...
+
+    @property
+    def most_blocks(self) -> int: ...
+
+    def file_name(self) -> str:
+        """The name of the file with its tables."""
+
+class LinkTables:
+    """All that is derived ahead for a communicator on devices, as a file."""
+
+    def __init__(self, key: LinkKey, version: str, threads: int, plans: Sequence[tuple[str, PlanTables]], mailboxes: Sequence[int], scratch: int, rows: Sequence[tuple[str, Kind, int, Sequence[int], Sequence[int]]], kernels: Sequence[tuple[int, int, int, bool, str, bool]]) -> None:
+        """
+        plans: names and tables. mailboxes: the bytes of each rank's. scratch: the bytes that a rank needs. rows: for each kind of calls its name, itself, the root, and the plans by size, as of `DeviceCalls.set_table`. kernels: the plan, type, operation, whether inputs are multiplied, the name of the file, and whether calls divide at the end. F425 for parts that don't fit one another.
+        """
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def scratch(self) -> int: ...
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the kernels' files."""
+
+    def to_bytes(self) -> bytes:
+        """A file for a runtime of the same version."""
+
+    @staticmethod
+    def from_bytes(bytes: bytes) -> LinkTables:
+        """F425 for bytes that `to_bytes` of this version didn't write."""
 
 class DevicePlan:
     """A plan on a device of this process."""

@@ -35,6 +35,10 @@ class DataType:
         return self.name in _BITS
 
     @property
+    def is_float(self) -> bool:
+        return self.is_bits or self.array.kind == "f"
+
+    @property
     def moved(self) -> DataType:
         """As which elements are moved where nothing is reduced: their bytes are all that counts."""
         return DATA_TYPES[f"int{8 * self.size_bytes}"]

@@ -101,6 +101,14 @@ def cached_bytes(
     return _make(folder(section), _key(key_parts), suffix, build)[1]
 
 
+def put(section: str, name: str, content: bytes) -> None:
+    """Puts a file into a folder of the cache, under a name by which others open it. OSError if the
+    cache can't be written."""
+    place = folder(section)
+    _make_folder(place)
+    _write(place / name, content)
+
+
 def is_cached(key_parts: Sequence[str | bytes], suffix: str) -> bool:
     """Whether the cache has the bytes made of `key_parts` by `cached_bytes`."""
     place, key = folder(), _key(key_parts)

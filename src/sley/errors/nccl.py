@@ -1,4 +1,4 @@
-"""Rules of NCCL's interface (N701 to N704): errors of programs that call NCCL through sley."""
+"""Rules of NCCL's interface (N701 to N705): errors of programs that call NCCL through sley."""
 
 from sley.errors import Rule
 
@@ -37,4 +37,13 @@ N704 = Rule(
     "built on Linux only.",
     example='python -m venv "my env"; "my env/bin/sley" exec -- python train.py',
     instead="Install sley on Linux, in a folder without spaces and colons in its path.",
+)
+N705 = Rule(
+    "N705 nccl-arguments",
+    what="A program gives a collective that sley runs arguments that no rank could run.",
+    why="Kernels would read or write other memory than the caller's, or wait for ranks that make "
+    "another call. The call returns ncclInvalidArgument, and nothing has begun.",
+    example="ncclAllReduce(send, receive, count, ncclNumTypes, ncclSum, comm, stream);",
+    instead="Give memory of the communicator's GPU, and a type, reduction, root and size as NCCL "
+    "has them. Other ranks that made the call wait for this one.",
 )

@@ -16,10 +16,9 @@ import numpy as np
 
 from sley.ir.connections import Messages
 from sley.ir.extension import load
-from sley.ir.faults import own_operands
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, BoolArray, IntArray, LongArray, ordered_by
-from sley.ir.words import READS_SOURCE, WRITES_DESTINATION, Op
+from sley.ir.words import READS_SOURCE
 
 
 class Hazards(NamedTuple):
@@ -42,14 +41,12 @@ def hazards(plan: Plan, level: IntArray, *, unordered: bool = False) -> Hazards:
 
     level: int32 (instructions,), of an abstract run. A read is adjacent to the write before it; a
     write is adjacent to the write before it and to the reads since. If all these pairs are ordered,
-    so are all other conflicts. A copy of chunks onto themselves doesn't change them and counts as a
-    read.
+    so are all other conflicts.
     unordered: leaves out pairs that one block or one wait orders, in large
         plans nearly all.
     """
     t = plan.instructions
-    reads, writes = READS_SOURCE[t.op], WRITES_DESTINATION[t.op]
-    writes[own_operands(plan, Op.COPY)] = False
+    reads, writes = READS_SOURCE[t.op], plan.overwrites
     first, second, cell, aligned = load("sley.ir._graphs").conflicts(
         plan.layout.cells,
         order=ordered_by(level).astype(np.int32),

@@ -244,6 +244,17 @@ class Plan(BlockPlan):
         return bool(combines.any())
 
     @cached_property
+    def overwrites(self) -> BoolArray:
+        """bool (instructions,): whether an instruction may change what its destination holds. A
+        copy of chunks onto themselves doesn't, unless a call multiplies what it reduces there."""
+        t = self.instructions
+        found: BoolArray = WRITES_DESTINATION[t.op]
+        if not self.reduces:
+            rows = np.flatnonzero((t.op == Op.COPY) | (t.op == Op.COPY_SEND))
+            found[rows] = self.source_cells(rows) != self.destination_cells(rows)
+        return frozen_array(found, bool)
+
+    @cached_property
     def input_writes(self) -> IntArray:
         """The rows of the instructions that write to the input of their rank, ascending; in place,
         only where it isn't also the output."""

@@ -75,8 +75,9 @@ def test_the_key_of_a_plan_has_every_input(monkeypatch: pytest.MonkeyPatch) -> N
     plan_cache.cached_plan(more.key, 4, builder)
     plan_cache.cached_plan(recipe.given(stage_channels=(0, 0)).key, 4, builder)
     plan_cache.cached_plan(recipe.key, 5, builder)
-    assert all(f"('{name}/" in plan_cache._makers() for name in plan_cache._MAKERS)
-    monkeypatch.setattr(plan_cache, "_makers", lambda: "another version")
+    state = plan_cache.state_of(*plan_cache.MAKERS)
+    assert all(f"('{name}/" in state for name in plan_cache.MAKERS)
+    monkeypatch.setattr(plan_cache, "state_of", lambda *packages: "another version")
     plan_cache.cached_plan(recipe.key, 4, builder)
     assert builder.built == 6
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 import sley
 from sley.algorithms import build
 from sley.engine import native
-from sley.engine.devices import link_layout
+from sley.engine.devices import link_layout, tables
+from sley.engine.kernels import Kernels
 from sley.errors import SleyError
 from support.devices.device_calls import executor, wrong
 
@@ -38,3 +40,15 @@ def test_damaged_tables_are_refused() -> None:
         with pytest.raises(SleyError) as caught:
             native.PlanTables.from_bytes(data)
         assert caught.value.code == "F425"
+
+
+def test_equal_tables_have_equal_bytes() -> None:
+    """Also in what no field names, which NumPy leaves undefined in a copy by fields."""
+    kernels = Kernels.of(sley.compile(build("ring-allreduce", ranks=3, in_place=True)))
+    old = [np.full(size, 255, np.uint8) for size in range(1, 1024) for _ in range(3)]
+    del old  # small pieces of memory are used again
+    rows = tables.blocks(kernels)
+    plain = np.zeros(len(rows), rows.dtype)
+    for name in rows.dtype.names or ():
+        plain[name] = rows[name]
+    assert rows.tobytes() == plain.tobytes()

@@ -102,27 +102,34 @@ def _one_h100(ranks: int) -> Topology:
 _LOCK = fork_safe(threading.Lock())
 
 
-def device_rows(kind: str, ranks: int, limits: DeviceLimits, *, disk: bool) -> list[PlanRow]:
+def device_rows(
+    kind: str, ranks: int, limits: DeviceLimits, *, disk: bool, either_place: bool = False
+) -> list[PlanRow]:
     """What runs for a kind of call: rows without place and root, by ascending ends of sizes; the
     last one has no end. Plans for root 0 are compared, for all roots.
 
-    disk: whether the result of the search is kept in the cache on disk. Errors: those of
-    `sley.choose`; C305 or C301 if the machine has too few GPUs or links for every algorithm.
+    disk: whether the result of the search is kept in the cache on disk. either_place: compares
+    only algorithms whose plans can be right in either place (`places`), by those out of place;
+    otherwise all, by those in place. Errors: those of `sley.choose`; C305 or C301 if the machine
+    has too few GPUs or links for every algorithm.
     """
     with _LOCK:  # one is enough for ranks that are threads
-        return _rows(CALLS[kind].name, ranks, limits, disk)
+        return _rows(CALLS[kind].name, ranks, limits, disk, either_place)
 
 
 @cache
-def _rows(collective: str, ranks: int, limits: DeviceLimits, disk: bool) -> list[PlanRow]:
+def _rows(
+    collective: str, ranks: int, limits: DeviceLimits, disk: bool, either_place: bool
+) -> list[PlanRow]:
     from sley.communicator.selection.plan_cache import cached_choice
 
     machine = limits.machine(ranks)
 
     def found() -> str:
-        return json.dumps(_found(collective, ranks, limits, machine))
+        return json.dumps(_found(collective, ranks, limits, machine, either_place))
 
-    request = f"{collective} {ranks} {hashlib.sha256(pickle.dumps((limits, machine))).hexdigest()}"
+    state = hashlib.sha256(pickle.dumps((limits, machine, either_place))).hexdigest()
+    request = f"{collective} {ranks} {state}"
     rows = json.loads(cached_choice(request, found) if disk else found())
     return [
         PlanRow(
@@ -136,12 +143,12 @@ def _rows(collective: str, ranks: int, limits: DeviceLimits, disk: bool) -> list
 
 
 def _found(
-    collective: str, ranks: int, limits: DeviceLimits, machine: Topology
+    collective: str, ranks: int, limits: DeviceLimits, machine: Topology, either_place: bool
 ) -> list[tuple[object, ...]]:
     """For each row the algorithm, its options, the last size, the note, and what was refused."""
     from sley.compiler import choose
 
-    programs = _programs(collective, ranks, machine)
+    programs = _programs(collective, ranks, machine, either_place)
     choices: list[Choice] = []
     for sizes, instances in _COMPARED:
         choices += choose(
@@ -189,9 +196,11 @@ def _refused(choice: Choice) -> list[str]:
     return [f"{name} ({made}): {by} at {size_text(size_bytes)}, by the model"]
 
 
-def _programs(collective: str, ranks: int, machine: Topology) -> list[Program]:
+def _programs(collective: str, ranks: int, machine: Topology, either_place: bool) -> list[Program]:
     """The algorithms for a collective that the machine links, without those for switches: with a
     process for each rank no switch runs them. Errors: as `device_rows`."""
+    from sley.communicator.selection.places import in_either_place
+    from sley.compiler import compile
     from sley.compiler.passes.links import check_links
 
     found: list[Program] = []
@@ -200,8 +209,10 @@ def _programs(collective: str, ranks: int, machine: Topology) -> list[Program]:
         if one.collective != collective or "ranks" not in one.parameters:
             continue
         try:
-            program = build(one.name, ranks=ranks, in_place=True)
+            program = build(one.name, ranks=ranks, in_place=not either_place)
             check_links(program, machine)
+            if either_place:
+                in_either_place(compile(program))
         except SleyError as problem:  # of an algorithm for other numbers of ranks too
             problems.append(problem)
         else:

@@ -23,7 +23,7 @@ from sley.formats.plan_file import MAJOR, MINOR, decode, encode
 from sley.ir.plan import Plan
 
 _SECTION = "plans"
-_MAKERS = (
+MAKERS = (
     *("algorithms", "communicator/selection", "compiler", "ir", "lang", "model", "topologies"),
     "verification",
 )
@@ -39,7 +39,12 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
         built.append(build())
         return encode(built[0])
 
-    key = [f"plan {MAJOR}.{MINOR}", _makers(), str(ranks), recipe]  # all that the plan depends on
+    key = [
+        f"plan {MAJOR}.{MINOR}",
+        state_of(*MAKERS),
+        str(ranks),
+        recipe,
+    ]  # all that the plan depends on
     data = cached_bytes(key, ".plan", content, section=_SECTION)
     if built:
         return built[0], False
@@ -53,14 +58,14 @@ def cached_plan(recipe: str, ranks: int, build: Callable[[], Plan]) -> tuple[Pla
 def cached_choice(request: str, choose: Callable[[], str]) -> str:
     """A text that tells the choice of plans, from the cache if it is there, else from `choose`;
     otherwise as `cached_plan`. request: all that the choice depends on."""
-    key = ["choice", _makers(), request]
+    key = ["choice", state_of(*MAKERS), request]
     return cached_bytes(key, ".json", lambda: choose().encode(), section=_SECTION).decode()
 
 
-def refusal() -> Diagnostic | None:
-    """Why the cache must not be used; None if it may be. Its folder and the parent folder, if they
-    exist, must belong to the user, and other users must not be able to write to them."""
-    place = folder(_SECTION)
+def refusal(section: str = _SECTION) -> Diagnostic | None:
+    """Why a folder of the cache must not be used; None if it may be. It and the parent folder, if
+    they exist, must belong to the user, and other users must not be able to write to them."""
+    place = folder(section)
     problem: str | None
     # The parent folder too: who can write there can put another folder in this one's place.
     for path in (place.parent, place):
@@ -93,10 +98,11 @@ def _other_writers(found: os.stat_result) -> str | None:
 
 
 @cache
-def _makers() -> str:
-    """The version of sley, and the state of the packages that make plans, so that a change of a
-    compiler pass replaces old plans."""
+def state_of(*packages: str) -> str:
+    """The version of sley, and the state of packages, so that a change of a compiler pass, say,
+    replaces old plans."""
     package = Path(__file__).parents[2]
-    files = sorted(path for name in _MAKERS for path in (package / name).rglob("*.py"))
+    every = (path for name in packages for path in (package / name).rglob("*.[hp]*"))
+    files = sorted(path for path in every if path.suffix in (".py", ".hpp"))
     state = [(str(p.relative_to(package)), (s := p.stat()).st_size, s.st_mtime_ns) for p in files]
     return f"{version('sley')} {state}"

@@ -134,7 +134,7 @@ class Plans:
         self._policy = policy
         self._capacity = Capacity(len(hosts.host), slots, channels)
         self._lock = threading.RLock()
-        self._tables: dict[tuple[str, bool, int], _KindTable] = {}
+        self._tables: dict[tuple[str, bool | None, int], _KindTable] = {}
         self._plans = dict[str, _Made]() if devices is None else _OF_DEVICES
         self._making = nullcontext() if devices is None else _MAKING
         self.on_registration: Callable[[], None] | None = None
@@ -174,10 +174,12 @@ class Plans:
         return found.ready or self._ready(found)
 
     def table(
-        self, kind: str, *, in_place: bool = False, root: int = 0
+        self, kind: str, *, in_place: bool | None = False, root: int = 0
     ) -> list[tuple[SizeRange, ReadyPlan]]:
         """What `find` gives for all sizes: ranges without gaps from 0 on, ascending, each with its
-        plan; the last has no end. Errors: as of `find`."""
+        plan; the last has no end. in_place: None for the library's plans out of place that are
+        right whether or not a rank is in place (`places`); an all_to_all's are as for False.
+        Errors: as of `find`."""
         check_call(kind, self._capacity.ranks, 0, root)
         _, ranges = self._kind_table(kind, in_place, root)
         return [(one.row.sizes, one.ready or self._ready(one)) for one in ranges]
@@ -318,14 +320,14 @@ class Plans:
         ends, ranges = self._kind_table(kind, in_place, root)
         return ranges[bisect_left(ends, size_bytes)]
 
-    def _kind_table(self, kind: str, in_place: bool, root: int) -> _KindTable:
+    def _kind_table(self, kind: str, in_place: bool | None, root: int) -> _KindTable:
         """The ranges of a kind of call. Errors: N650."""
         root = int(root)  # a small integer of NumPy would overflow in what is computed from it
         key = kind, in_place, root
         # The lock is taken only if the table isn't there: calls of all threads come by here.
         return self._tables.get(key) or self._new_table(*key)
 
-    def _new_table(self, kind: str, in_place: bool, root: int) -> _KindTable:
+    def _new_table(self, kind: str, in_place: bool | None, root: int) -> _KindTable:
         """The ranges of a kind of call: of the first user plan that is for a size, else of the
         policy's row, else of the library's. Errors: N650."""
         with self._lock:
@@ -334,9 +336,9 @@ class Plans:
             user = [
                 one
                 for one in (*self._registered, *self._folder.plans)
-                if one.is_for(kind, in_place=in_place, root=root)
+                if in_place is not None and one.is_for(kind, in_place=in_place, root=root)
             ]
-            tuned = self._tuned_rows(kind)
+            tuned = self._tuned_rows(kind) if in_place is not None else ()
             from sley.communicator.selection.rules import default_rows
 
             library = default_rows(
@@ -449,10 +451,12 @@ class Plans:
         """The plan of a row's recipe, compiled or loaded once, whatever the tile is."""
         started, recipe = time.perf_counter(), row.recipe
         key = replace(recipe, tile=1.0).key
+        if row.in_place is None:
+            key += " in either place"
         with self._making:
             made = self._plans.get(key)
             if made is None:
-                plan, is_cached = self._compiled(recipe, key, is_own=tuned is None)
+                plan, is_cached = self._compiled(row, key, is_own=tuned is None)
                 made = plan, "disk" if is_cached else "compiled", digest(plan)
                 if len(self._plans) >= _MOST_PLANS:
                     self._plans.clear()
@@ -463,18 +467,22 @@ class Plans:
         took = (time.perf_counter() - started) * 1e3
         return ReadyPlan(plan, row, origin, own, took, tuned)
 
-    def _compiled(self, recipe: Recipe, key: str, *, is_own: bool) -> tuple[Plan, bool]:
+    def _compiled(self, row: PlanRow, key: str, *, is_own: bool) -> tuple[Plan, bool]:
         """is_own: whether the rules made the recipe. One from a policy's file reaches only the
         algorithms of the library."""
         from sley.algorithms import build
+        from sley.communicator.selection.places import in_either_place
         from sley.communicator.selection.plan_cache import cached_plan
         from sley.communicator.selection.rules import default_program
         from sley.compiler import Options, compile
 
+        recipe = row.recipe
+
         def make() -> Plan:
             own = default_program(recipe) if is_own else build(recipe.name, **recipe.arguments)
             # Some programs name the cluster that they are for, which the runtime doesn't need.
-            return replace(compile(own, Options.of(None, recipe.options)), topology=None)
+            plan = replace(compile(own, Options.of(None, recipe.options)), topology=None)
+            return in_either_place(plan) if row.in_place is None else plan
 
         if not self._use_cache:
             return make(), False

@@ -13,7 +13,7 @@ from typing import Any
 from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.device_rules import DeviceLimits, device_rows
-from sley.communicator.selection.kinds import BARRIER, CALLS, check_call, collective_of
+from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS, check_call, collective_of
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import ALL_SIZES, SizeRange
@@ -349,7 +349,7 @@ def default_rows(
     kind: str,
     hosts: Hosts,
     *,
-    in_place: bool = False,
+    in_place: bool | None = False,
     root: int = 0,
     limits: Limits | DeviceLimits | None = None,
     disk: bool = False,
@@ -357,19 +357,24 @@ def default_rows(
     """What the library runs for a kind of call on these hosts: rows of a table, with ranges of
     sizes without gaps, ascending; the last one has no end.
 
+    in_place: None for plans that shall be right in either place (`places`), of kinds that can be.
     limits: for ranks on processors, or on devices. disk: as for `device_rows`. Errors: N650, and
     those of `device_rows`.
     """
     group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits())
     check_call(kind, group.ranks, 0, root)
-    common: dict[str, Any] = {"in_place": in_place}
+    varies = CALLS[kind].varies
+    if varies or kind == ALL_TO_ALL:
+        in_place = bool(in_place)
+    common: dict[str, Any] = {"in_place": bool(in_place)}
     if CALLS[kind].roles:
         common["root"] = root
     if group.ranks == 1:
         found = [PlanRow(Recipe(_LOCAL, {"kind": kind}), note="one rank already has its data")]
         common.pop("root", None)
-    elif isinstance(limits, DeviceLimits) and not CALLS[kind].varies:
-        found = device_rows(kind, group.ranks, limits, disk=disk)
+    elif isinstance(limits, DeviceLimits) and not varies:
+        either = in_place is None
+        found = device_rows(kind, group.ranks, limits, disk=disk, either_place=either)
     else:
         found = RULES[kind](group)
     rows, begin = [], 0
@@ -386,7 +391,8 @@ def default_rows(
                 sizes=SizeRange(begin, end),
                 collective=CALLS[kind].name,
                 ranks=group.ranks,
-                **common,
+                in_place=in_place,
+                root=common.get("root"),
             )
         )
         begin = (end or 0) + 1

@@ -16,6 +16,10 @@ from sley.errors.nccl import N701, N704
 LIBRARY = "SLEY_NCCL_LIBRARY"
 """The variable with the path of the NCCL to which sley passes calls on."""
 
+TABLES, KERNELS = "SLEY_NCCL_TABLES", "SLEY_NCCL_KERNELS"
+"""The variables with the folders where the library finds plans and kernels for calls that sley
+runs itself."""
+
 _OPENED = ("VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
 _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _SYMBOLS, _DYNAMIC, _RELOCATIONS = 11, 6, 4  # kinds of sections

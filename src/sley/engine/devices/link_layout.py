@@ -79,20 +79,21 @@ def laid_out(
         )
     places = ranks.places_of_all()
     instructions = sum(len(plan.instructions) for plan in plans)
-    make = _laid_out if instructions <= _KEPT_INSTRUCTIONS else _laid_out.__wrapped__
+    make = layout_of if instructions <= _KEPT_INSTRUCTIONS else layout_of.__wrapped__
     with ranks.telling(), _LOCK:
         return make(tuple(plans), single, settings, places, tuple(largest_bytes))
 
 
 @lru_cache(maxsize=_LAYOUTS)
-def _laid_out(
+def layout_of(
     plans: tuple[Plan, ...],
     single: tuple[str, ...],
     settings: Settings,
     places: tuple[int, ...],
     largest_bytes: tuple[int | None, ...],
 ) -> LinkLayout:
-    """places: the number of each rank's device."""
+    """The layout of plans, of which those with groups send `single` messages (see there). places:
+    the number of each rank's device. Errors: K507, K521, R514."""
     kernels = tuple(
         Kernels.of(plan, switches=not why) for plan, why in zip(plans, single, strict=True)
     )

@@ -52,8 +52,10 @@ def blocks(kernels: Kernels) -> Rows:
     idle["rank"], idle["kind"] = np.arange(len(idle)), NONE
     busy = kind != NONE
     needed = np.append(busy, np.isin(idle["rank"], rows["rank"][busy], invert=True))
-    found: Rows = every[needed]
-    found = found[np.argsort(found["rank"], kind="stable")]
+    order = np.flatnonzero(needed)
+    order = order[np.argsort(every["rank"][order], kind="stable")]
+    # As bytes: NumPy leaves what no field names undefined in a copy by fields.
+    found: Rows = every.view(np.void(every.itemsize).dtype)[order].view(every.dtype)
     rank = found["rank"]
     first, end = (np.searchsorted(rank, rank, side) for side in ("left", "right"))
     found["cell"], found["stride"] = np.arange(len(rank)) - first, end - first

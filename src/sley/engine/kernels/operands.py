@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.engine.kernels.averages import Averages
-from sley.engine.kernels.flagged import needed_waits
 from sley.engine.kernels.switches import bundles
 from sley.errors import SleyError
 from sley.ir.connections import Connections, Messages
@@ -26,6 +25,7 @@ from sley.ir.tables import (
 )
 from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer, Protocol
 from sley.verification.direct import pulls
+from sley.verification.flagged import needed_waits
 from sley.verification.scales import Scales
 
 NOWHERE = 3

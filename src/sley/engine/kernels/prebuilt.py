@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from sley.errors import Place, SleyError, reason_of, shortened
@@ -113,6 +114,12 @@ def has_prebuilt(driver: tuple[int, int], capability: tuple[int, int]) -> bool:
     except ImportError:
         return False
     return bool(package.CUDA[0] <= driver[0] and capability >= package.LEAST)
+
+
+def prebuilt_folder() -> Path | None:
+    """The folder of the package; None if it isn't installed."""
+    spec = find_spec(PACKAGE)
+    return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def prebuilt(text: str) -> bytes | None:

@@ -26,7 +26,7 @@ from sley.ir.tables import (
     ordered_by,
     spans,
 )
-from sley.ir.words import SENDS, SENDS_SOURCE, WRITES_DESTINATION, Op, Protocol
+from sley.ir.words import SENDS, SENDS_SOURCE, Op, Protocol
 from sley.verification.direct.staging import staged_messages, without_staged
 from sley.verification.hangs import run_of
 from sley.verification.verifier import messages_of
@@ -94,7 +94,7 @@ def all_holds(plan: Plan, in_buffer: BoolArray, level: IntArray) -> Edges:
     writes are already ordered after the first one.
     """
     t = plan.instructions
-    writes, own = WRITES_DESTINATION[t.op], SENDS_SOURCE[t.op]
+    writes, own = plan.overwrites, SENDS_SOURCE[t.op]
     parts = []
     for mask, cells_of, is_write, sent in (
         (writes, plan.destination_cells, True, in_buffer & ~own),

@@ -70,13 +70,11 @@ def test_the_doctor_describes_the_gpus(
 
 @pytest.mark.parametrize(("number", "code"), [(100, "K510"), (3, "K501"), (803, "K501")])
 def test_a_driver_that_does_not_start_is_an_error(fake: FakeDriver, number: int, code: str) -> None:
-    driver.start.cache_clear()
     fake.fail("cuInit", number)
     refused(code, CudaDevice, 0)
 
 
 def test_a_machine_without_devices_is_an_error(fake: FakeDriver) -> None:
-    driver.start.cache_clear()
     fake.set(devices=0)
     refused("K510", CudaDevice, 0)
 
@@ -114,7 +112,6 @@ def test_missing_packages_are_told_with_what_to_install(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    driver.start.cache_clear()
     assert 'pip install "sley[cuda]"' in str(refused("K501", CudaDevice, 0))
     assert 'pip install "sley[cuda]"' in str(refused("K501", compiler.version))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fake_driver import FakeDriver
-from sley.engine.devices.cuda import CudaDevice, driver
+from sley.engine.devices.cuda import CudaDevice
 from sley.engine.kernels import KERNELS
 
 
@@ -17,7 +17,6 @@ def fake() -> Iterator[FakeDriver]:
     fake = FakeDriver()
     yield fake
     fake.reset()
-    driver.start.cache_clear()
 
 
 @pytest.fixture

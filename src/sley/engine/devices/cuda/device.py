@@ -48,7 +48,7 @@ class CudaDevice(Device):
                 found=f"device {ordinal}, of {counted(count, 'device')}",
             )
         self.ordinal = ordinal
-        self.queues = driver.queues()
+        self.queues = native.CudaDevice.queues()
         self.native: native.CudaDevice = native.CudaDevice(ordinal)
         self.name = self.native.name
         self.identity = self.native.identity
@@ -78,7 +78,7 @@ class CudaDevice(Device):
     @staticmethod
     def count() -> int:
         """The number of devices that the process sees. K501 if CUDA can't be used."""
-        driver.start()
+        native.start_cuda()
         return native.CudaDevice.count()
 
     def __eq__(self, other: object) -> bool:

@@ -201,6 +201,9 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
             const i32 source = (step.divisor & kScalesSource) == 0 ? 0 : K::kReceives ? kLocal : kIn;
             divisor = source | ((step.divisor & kScalesDestination) == 0 ? 0 : kLocal);
         }
+        // A copy of elements onto themselves stores nothing: others may read them meanwhile.
+        constexpr bool kCopies = K::kReads && K::kWrites && !K::kReceives && !K::kCombines;
+        if (kCopies && target == source && !(kScales && (divisor & kIn) != 0)) target = nullptr;
         // A local reduction combines its destination with its source.
         Piece p{target, leaving, K::kReceives ? arrived : source,
                 K::kReceives ? source : static_cast<const char*>(target), length, divisor};
@@ -214,7 +217,7 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
             } else {
                 is_fine = carry_ll128<K::kReceives, K::kCombines, K::kSends>(p, flags);
             }
-        } else if constexpr (!K::kWrites) {
+        } else if (!K::kWrites || (kCopies && target == nullptr)) {
             p.out = leaving;
             if (leaving != nullptr) carry_elements<K::kCombines, false>(p);
         } else if constexpr (K::kSends) {

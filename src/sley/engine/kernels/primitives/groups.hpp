@@ -95,7 +95,7 @@ SLEY_INLINE void carry_slots(K, const Piece& p, const Group& from, const Group& 
             } else if (kAverages && p.divisor > 1) {
                 result = divide_words(result, p.divisor);
             }
-            if constexpr (K::kWrites) {
+            if (K::kWrites && p.out != nullptr) {
                 store_items<kWhole>(p.out + 16ll * at, result, p.length - at * kUnit);
             }
             if constexpr (K::kSends) store_slots(targets, switched, out_at + 16ll * at, result);

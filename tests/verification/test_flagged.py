@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import sley
 from sley.algorithms import build
 from sley.engine.kernels import Kernels
-from sley.engine.kernels.flagged import needed_waits
 from sley.ir.connections import Messages
 from sley.ir.words import READS_SOURCE, WRITES_DESTINATION
+from sley.verification.flagged import needed_waits
 from sley.verification.hangs import run_of
 from support.generators.examples import examples
 from support.generators.random_plans import random_plan

@@ -1,0 +1,24 @@
+// Kernels of files, which a process loads once on each device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "devices/cuda_device.hpp"
+
+namespace sley {
+
+// The bytes of a file. Throws Refusal (N653). what: the file, for messages.
+std::string bytes_of_file(const std::string& path, const std::string& what,
+                          const std::string& remedy);
+
+// A plan's kernels on a device, which stay loaded until the process ends; see PlanCall::Place.
+struct LoadedKernels {
+    std::uintptr_t run, divide;
+    int room;  // the blocks that the device holds at once
+};
+
+// Those of a file with machine code. threads: of a block. Throws Refusal (N653), cuda::Error.
+LoadedKernels load_kernels(const CudaDevice& device, const std::string& path, unsigned threads);
+
+}  // namespace sley

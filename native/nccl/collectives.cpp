@@ -1,0 +1,291 @@
+#include "nccl/collectives.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "devices/cuda_device.hpp"
+#include "devices/cuda_errors.hpp"
+#include "engine/reduce.hpp"
+#include "nccl/passing.hpp"
+
+namespace sley::nccl {
+namespace {
+
+// By NCCL's numbers: the engine's types, and the bits of 1 in those of which NCCL's AVG multiplies
+// inputs by 1/n before it adds them. It divides sums of the others.
+struct Type {
+    DataType type;
+    std::uint64_t one;
+};
+constexpr Type kTypes[] = {
+    {DataType::kInt8, 0},
+    {DataType::kUint8, 0},
+    {DataType::kInt32, 0},
+    {DataType::kUint32, 0},
+    {DataType::kInt64, 0},
+    {DataType::kUint64, 0},
+    {DataType::kFloat16, 0x3c00},
+    {DataType::kFloat32, 0x3f800000},
+    {DataType::kFloat64, 0x3ff0000000000000},
+    {DataType::kBfloat16, 0x3f80},
+    {DataType::kFloat8E4m3fn, 0x38},
+    {DataType::kFloat8E5m2, 0x3c},
+};
+constexpr int kTypesCount = sizeof kTypes / sizeof *kTypes;
+
+constexpr int kHostImmediate = 1;  // where a scalar is: on the host, read at once
+
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax, ReduceOp::kMin,
+                             ReduceOp::kAverage};
+static_assert(sizeof kOps / sizeof *kOps == kBuiltInOps);
+
+// As which elements are moved where nothing is reduced: their bytes are all that counts.
+DataType moved(std::size_t item) {
+    switch (item) {
+        case 1: return DataType::kInt8;
+        case 2: return DataType::kInt16;
+        case 4: return DataType::kInt32;
+        default: return DataType::kInt64;
+    }
+}
+
+Result wrong(const char* function, const std::string& expected, const std::string& found) {
+    return refuse(Result::kInvalidArgument, "N705", expected + " for " + function, found,
+                  "Correct the call, on all ranks alike.");
+}
+
+Result check_type(const char* function, int type) {
+    if (type >= 0 && type < kTypesCount) return Result::kSuccess;
+    return wrong(function, "a type from 0 to " + std::to_string(kTypesCount - 1),
+                 std::to_string(type));
+}
+
+// Sets the operation and the factor of a call. Refuses a reduction that isn't the communicator's, or of
+// another type.
+Result set_reduction(Comm& comm, const char* function, const Request& request, Collective& call) {
+    const auto& [type, one] = kTypes[request.type];
+    const int op = static_cast<int>(request.op);
+    call.program.dtype = static_cast<int>(type);
+    if (op < 0 || op >= kBuiltInOps) {
+        const auto own = comm.op_of(request.op);
+        if (!own) return no_reduction(function, request.op);
+        if (own->type != request.type) {
+            return wrong(function, "data of the reduction's type, " + std::to_string(own->type),
+                         "type " + std::to_string(request.type));
+        }
+        call.program.scales = true;
+        call.values.factor = own->factor;
+        call.values.factor_at = own->factor_at;
+    } else if (kOps[op] == ReduceOp::kAverage && one != 0) {
+        call.program.scales = true;
+        call.values.factor = one;  // its first bytes, on little-endian machines
+        divide_kernel(type)(reinterpret_cast<std::byte*>(&call.values.factor), comm.ranks, 1);
+    } else {
+        call.program.op = static_cast<int>(kOps[op]);
+    }
+    return Result::kSuccess;
+}
+
+// What is wrong with a buffer; empty if nothing is.
+std::string problem(const CudaDevice& device, std::uint64_t address, std::size_t item) {
+    if (address == 0) return "a null pointer";
+    char text[32];
+    std::snprintf(text, sizeof text, "%#llx", static_cast<unsigned long long>(address));
+    if (address % item != 0) return std::string(text) + ", which is no multiple of that";
+    const auto place = device.place_of(address);
+    if (!place) return std::string(text) + ", which the driver doesn't know";
+    if (*place == device.ordinal() || device.is_everywhere(address)) return {};
+    return std::string(text) + ", which is on device " + std::to_string(*place);
+}
+
+}  // namespace
+
+Result scale(const char* function, const void* scalar, int type, int residence, Comm::Op& made) {
+    const auto result = check_type(function, type);
+    if (result != Result::kSuccess) return result;
+    if (scalar == nullptr) return wrong(function, "a scalar", "a null pointer");
+    made.type = type;
+    if (residence == kHostImmediate) {
+        std::memcpy(&made.factor, scalar, item_size(kTypes[type].type));
+    } else {
+        made.factor_at = reinterpret_cast<std::uintptr_t>(scalar);
+    }
+    return result;
+}
+
+Result prepare(Comm& comm, const char* kind, const char* function, const Request& request,
+               std::optional<Collective>& made) {
+    const auto part = comm.part();  // another thread may abort the communicator
+    const char* why = comm.unready();
+    if (why != nullptr || part == nullptr) {
+        return refuse(Result::kInvalidArgument, "N703", std::string("a communicator for ") + function,
+                      why != nullptr ? why : "one that was aborted",
+                      "Make calls while the communicator is there.");
+    }
+    if (is_error(part->failure())) return part->failure();
+    auto& engine = part->engine();
+    if (request.root < 0 || request.root >= comm.ranks) {
+        return wrong(function, "a root from 0 to " + std::to_string(comm.ranks - 1),
+                     std::to_string(request.root));
+    }
+    const int type = request.type;
+    auto result = check_type(function, type);
+    if (result != Result::kSuccess) return result;
+    const auto& rows = engine.tables().rows;
+    const auto row = std::find_if(rows.begin(), rows.end(), [&](const LinkTables::Row& one) {
+        return one.call.root == request.root && one.name == kind;
+    });
+    if (row == rows.end()) return Result::kSuccess;
+
+    const auto& [number, reduces, has_root, input_parts, output_parts] = row->kind;
+    const auto item = item_size(kTypes[type].type);
+    const auto parts = static_cast<std::size_t>(input_parts || output_parts ? comm.ranks : 1);
+    const auto most = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max());
+    if (request.count > most / item / parts) {
+        return wrong(function, "buffers of less than 2^63 bytes",
+                     std::to_string(request.count) + " elements");
+    }
+    Collective call{};
+    call.kind = row->call;
+    call.size_bytes = request.count * item * parts;
+    call.values.item_bytes = static_cast<std::int64_t>(item);
+    call.values.count = static_cast<std::int64_t>(request.count);
+    call.stream = reinterpret_cast<Device::Stream>(request.stream);
+    if (!reduces) {
+        call.program.dtype = static_cast<int>(moved(item));
+    } else {
+        result = set_reduction(comm, function, request, call);
+        if (result != Result::kSuccess) return result;
+    }
+    if (!engine.calls().is_ready(call.kind, call.program, call.size_bytes, call.values)) {
+        return Result::kSuccess;
+    }
+
+    // Only this rank knows the rest. Of calls with a root, it alone receives, or it alone sends.
+    const bool is_root = !has_root || request.root == comm.rank, unites = reduces || output_parts;
+    const auto& device = static_cast<const CudaDevice&>(engine.calls().device());
+    const auto set_buffer = [&](int which, const void* memory, bool has_parts) {
+        const auto address = reinterpret_cast<std::uint64_t>(memory);
+        const auto found = problem(device, address, item);
+        call.buffers.addresses[which] = address;
+        call.buffers.bytes[which] = call.size_bytes / (has_parts ? 1 : parts);
+        if (found.empty()) return Result::kSuccess;
+        return wrong(function,
+                     "memory of " + device.name() + " for elements of " + std::to_string(item) +
+                         " bytes, as " + (which == 0 ? "what is sent" : "where it is received"),
+                     found);
+    };
+    if (call.size_bytes > 0 && (is_root || unites)) {
+        result = set_buffer(0, request.send, input_parts);
+    }
+    if (call.size_bytes > 0 && (is_root || !unites) && result == Result::kSuccess) {
+        result = set_buffer(1, request.receive, output_parts);
+    }
+    if (result != Result::kSuccess) return result;
+    if (input_parts && output_parts && call.size_bytes > 0 && request.send == request.receive) {
+        return wrong(function, "two buffers", "one");
+    }
+    made = call;
+    return Result::kSuccess;
+}
+
+Result launch(Part& part, const Collective& call) {
+    try {
+        auto& engine = part.engine();
+        const auto outcome =
+            engine.calls().start(call.kind, call.program, call.size_bytes, call.values,
+                                 call.buffers, call.stream, nullptr);
+        if (outcome == StartOutcome::kStarted) return Result::kSuccess;
+        if (const auto why = engine.error()) return refuse(result_of(*why), *why);
+        return is_error(part.failure()) ? part.failure() : Result::kRemoteError;
+    } catch (const Refusal& why) {
+        return refuse(Result::kInvalidArgument, why);
+    } catch (const cuda::Error& error) {
+        const auto why = cuda::refusal_of(error);
+        return refuse(why.rule == "K517" ? Result::kInvalidArgument : result_of(why), why);
+    } catch (const std::exception& error) {
+        return refuse(Result::kInternalError, {"K516", "a call to start", error.what()});
+    }
+}
+
+namespace {
+
+constexpr struct {
+    const char* function;
+    const char* kind;
+} kKinds[] = {
+    {"AllReduce", "all_reduce"}, {"Broadcast", "broadcast"},
+    {"Bcast", "broadcast"},      {"Reduce", "reduce"},
+    {"AllGather", "all_gather"}, {"ReduceScatter", "reduce_scatter"},
+    {"AlltoAll", "all_to_all"},  {"Gather", "gather"},
+    {"Scatter", "scatter"},
+};
+
+constexpr const char* kind_of(std::string_view function) {
+    constexpr std::string_view kConfig = "Config";
+    for (const auto& [name, kind] : kKinds) {
+        if (function == name) return kind;
+        const auto size = function.size() - std::min(function.size(), kConfig.size());
+        if (function.substr(size) == kConfig && function.substr(0, size) == name) return kind;
+    }
+    return nullptr;
+}
+
+// Of the functions' arguments. What a config asks for changes no results, and is left out.
+Request request_of(const void* send, void* receive, std::size_t count, int type, RedOp op, int root,
+                   Handle* comm, void* stream, const void* = nullptr) {
+    return {send, receive, count, type, op, root, comm, stream};
+}
+Request request_of(const void* send, void* receive, std::size_t count, int type, RedOp op,
+                   Handle* comm, void* stream, const void* = nullptr) {
+    return {send, receive, count, type, op, 0, comm, stream};
+}
+Request request_of(const void* send, void* receive, std::size_t count, int type, int root,
+                   Handle* comm, void* stream, const void* = nullptr) {
+    return {send, receive, count, type, RedOp{}, root, comm, stream};
+}
+Request request_of(const void* send, void* receive, std::size_t count, int type, Handle* comm,
+                   void* stream, const void* = nullptr) {
+    return {send, receive, count, type, RedOp{}, 0, comm, stream};
+}
+Request request_of(void* buffer, std::size_t count, int type, int root, Handle* comm,
+                   void* stream) {
+    return {buffer, buffer, count, type, RedOp{}, root, comm, stream};
+}
+
+// A call that sley runs, or passes on.
+template <class... Values>
+struct Running {
+    const char* kind;
+    Passing<Result, Values...> pass;
+
+    Result operator()(Values... values) const {
+        const auto request = request_of(values...);
+        Comm* comm = Comm::find(request.comm).comm;
+        if (comm == nullptr || !comm->runs(kind)) return pass(values...);
+        std::optional<Collective> made;
+        const auto result = prepare(*comm, kind, pass.name.text, request, made);
+        if (result != Result::kSuccess) return group.note(result);
+        return made ? group.add(*comm, *made, launch) : pass(values...);
+    }
+};
+template <class... Values>
+Running(const char*, Passing<Result, Values...>) -> Running<Values...>;
+
+}  // namespace
+}  // namespace sley::nccl
+
+using namespace sley::nccl;
+
+#define OWN(result, name, since, parameters, arguments)
+#define PASSED OWN
+#define RUN(result, name, since, parameters, arguments)         \
+    FUNCTION(result, name, parameters) {                        \
+        constexpr auto kind = kind_of(#name);                   \
+        return Running{kind, PASS(name)} arguments;             \
+    }
+#include "nccl/functions.def"

@@ -1,0 +1,334 @@
+// The communicators of NCCL's interface: unique ids, how communicators begin, their state, their end.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nccl/errors.hpp"
+#include "nccl/group.hpp"
+#include "nccl/opening.hpp"
+#include "nccl/passing.hpp"
+#include "nccl/real.hpp"
+#include "network/hmac.hpp"
+
+namespace sley::nccl {
+namespace {
+
+// The real InitAll calls ncclGetUniqueId by its public name: then the id is NCCL's alone.
+thread_local bool is_inside = false;
+
+constexpr int kNoColor = -1, kShrinkAborts = 1;
+
+// Lets the real library alone make the communicators that `call` makes at the given places. Each
+// `*out` has sley's handle before the call, because another thread may abort what blocks here.
+template <class Call>
+Result pass(const Name& name, Handle** out, int count, const std::string& what,
+            const std::string& why, Call call) {
+    // The real library refuses these.
+    if (out == nullptr || count < 1) return call(out);
+    std::vector<Comm*> comms;
+    for (int i = 0; i < count; ++i) {
+        comms.push_back(Comm::make());
+        if (comms.back() != nullptr) continue;
+        for (int before = 0; before < i; ++before) comms[before]->end();
+        return no_place();
+    }
+    for (int i = 0; i < count; ++i) out[i] = comms[i]->handle();
+    Result result;
+    if (count == 1) {
+        result = call(comms.front()->place());
+    } else {
+        // NCCL writes the communicators of InitAll in the call itself, not later.
+        std::vector<Handle*> real(count, nullptr);
+        result = call(real.data());
+        for (int i = 0; i < count; ++i) *comms[i]->place() = real[i];
+    }
+    for (int i = 0; i < count; ++i) group.add(&out[i], comms[i], result);
+    if (!is_error(result) && is_logging()) {
+        log(name.text + what + ": all calls go to NCCL " + real().version + ": " + why);
+    }
+    return result;
+}
+
+std::string place(int rank, int ranks, const OwnConfig& config) {
+    const auto& name = config.name();
+    return " of rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
+           (name.empty() ? "" : ", " + name);
+}
+
+sley::UniqueId sleys(const UniqueId& id) {
+    sley::UniqueId made;
+    std::memcpy(made.data(), id.bytes, made.size());
+    return made;
+}
+
+// A communicator of some ids: all its ranks meet, if these have sley's words. make(out, config): calls
+// the real library.
+Result init(const Name& name, Handle** out, int ranks, int rank, const UniqueId* ids, int count,
+            Config* config, const Gpu* gpu, const Opening::Make& make) {
+    const auto own = std::make_shared<OwnConfig>(config);
+    const auto what = place(rank, ranks, *own);
+    std::string why = "the unique id was made without sley";
+    bool meets = false;
+    try {
+        meets = out != nullptr && ids != nullptr && count > 0 && has_root(sleys(*ids)) &&
+                (config == nullptr || config->magic == kMagic);
+    } catch (const Refusal& refusal) {
+        why = line_of(refusal);
+    }
+    if (!meets) {
+        return pass(name, out, 1, what, why, [&](Handle** real_one) { return make(real_one, config); });
+    }
+    const auto opening = std::make_shared<Opening>();
+    opening->function = name.text;
+    opening->what = what;
+    opening->config = own;
+    opening->blocks = own->blocks(true);
+    opening->gpu = gpu != nullptr ? *gpu : Gpu::current();
+    std::transform(ids, ids + count, std::back_inserter(opening->ids), sleys);
+    opening->rank = rank;
+    opening->ranks = ranks;
+    opening->make_real = make;
+    return group.add(opening, out);
+}
+
+// One that some ranks of `parent` make, of which sley runs calls.
+Result derive(const Name& name, Comm& parent, std::shared_ptr<Part> part, const std::string& what,
+              Handle** out, Config* config, bool is_member, const Opening::Make& make,
+              const std::function<void(Opening&)>& describe) {
+    const auto own = std::make_shared<OwnConfig>(config);
+    const auto opening = std::make_shared<Opening>();
+    opening->function = name.text;
+    opening->what = what;
+    opening->config = own;
+    opening->blocks = parent.blocks;
+    opening->gpu = Gpu::with(parent.device);
+    opening->parent = &parent;
+    opening->parent_part = std::move(part);
+    describe(*opening);
+    opening->make_real = make;
+    *out = nullptr;
+    return group.add(opening, is_member ? out : nullptr);
+}
+
+// The part of a communicator for new ones; null if the real library makes them alone.
+std::shared_ptr<Part> part_of(const Comm::Found& found, Handle** out, const Config* config) {
+    const bool is_alone = unready(found) != nullptr || !found.is_sleys || out == nullptr ||
+                          (config != nullptr && config->magic != kMagic);
+    return is_alone ? nullptr : found.comm->part();
+}
+
+// Ends a communicator that the real library has alone.
+Result end(const Name& name, Result (*function)(Handle*), Handle* handle) {
+    // Without the real library there is nothing to end.
+    if (handle == nullptr && function == nullptr) return Result::kSuccess;
+    const auto result = Passing{name, function}(handle);
+    // With an error the communicator is still there, and may be aborted; in progress it is asked
+    // for its state.
+    Comm* comm = Comm::find(handle).comm;
+    if (result == Result::kSuccess && comm != nullptr) comm->end();
+    return result;
+}
+
+// A communicator that was opened, and that no abort has ended; else null.
+Comm* opened(Handle* handle) {
+    Comm* comm = Comm::find(handle).comm;
+    return comm != nullptr && comm->is_opened() && !comm->is_aborted() ? comm : nullptr;
+}
+
+// A number of a communicator; the real library knows it of its own.
+template <class Pass>
+Result number(Handle* handle, int Comm::*member, int* value, const Pass& pass) {
+    Comm* comm = opened(handle);
+    if (comm == nullptr || comm->unready() != nullptr || comm->real() != nullptr || value == nullptr) {
+        return pass(handle, value);
+    }
+    *value = comm->*member;
+    return Result::kSuccess;
+}
+
+}  // namespace
+
+FUNCTION(Result, GetUniqueId, (UniqueId* id)) {
+    const auto settings = Settings::from_environment();
+    // With NCCL_COMM_ID each rank makes an id of its own, which leads all to the same place.
+    const bool is_nccls = is_inside || settings.is_off() || std::getenv("NCCL_COMM_ID") != nullptr;
+    if (is_nccls || id == nullptr) return PASS(GetUniqueId)(id);
+    auto result = Result::kSuccess;
+    const bool has_real = !settings.is_only() && real().GetUniqueId != nullptr;
+    std::memset(id->bytes, 0, sizeof id->bytes);
+    if (has_real) {
+        result = PASS(GetUniqueId)(id);
+    } else {
+        const auto nonce = make_nonce();
+        std::memcpy(id->bytes, &nonce, sizeof(std::uint64_t));
+    }
+    if (is_error(result)) return result;
+    auto made = sleys(*id);
+    try {
+        add_root(made);
+    } catch (const Refusal& why) {
+        // Then sley runs no calls of the id's communicator.
+        return has_real ? result : refuse(Result::kSystemError, why);
+    }
+    std::memcpy(id->bytes, made.data(), made.size());
+    return result;
+}
+
+FUNCTION(Result, CommInitRank, (Handle** comm, int ranks, UniqueId id, int rank)) {
+    return init(kCommInitRank, comm, ranks, rank, &id, 1, nullptr, nullptr,
+                [=](Handle** real_one, Config*) { return PASS(CommInitRank)(real_one, ranks, id, rank); });
+}
+
+FUNCTION(Result, CommInitRankConfig,
+         (Handle** comm, int ranks, UniqueId id, int rank, Config* config)) {
+    return init(kCommInitRankConfig, comm, ranks, rank, &id, 1, config, nullptr,
+                [=](Handle** real_one, Config* own) {
+                    return PASS(CommInitRankConfig)(real_one, ranks, id, rank, own);
+                });
+}
+
+FUNCTION(Result, CommInitRankScalable,
+         (Handle** comm, int ranks, int rank, int ids, UniqueId* first, Config* config)) {
+    std::vector<UniqueId> all;
+    if (first != nullptr && ids > 0) all.assign(first, first + ids);
+    return init(kCommInitRankScalable, comm, ranks, rank, all.data(), static_cast<int>(all.size()),
+                config, nullptr, [=](Handle** real_one, Config* own) mutable {
+                    return PASS(CommInitRankScalable)(real_one, ranks, rank, ids, all.data(), own);
+                });
+}
+
+FUNCTION(Result, CommInitAll, (Handle** comms, int devices, const int* ordinals)) {
+    std::vector<Gpu> gpus;
+    const bool is_off = Settings::from_environment().is_off();
+    std::string why = is_off ? "SLEY_NCCL=off" : "";
+    for (int i = 0; i < devices && why.empty(); ++i) {
+        gpus.push_back(Gpu::with(ordinals != nullptr ? ordinals[i] : i));
+        why = gpus.back().lacks;
+    }
+    UniqueId id;
+    if (!why.empty() || comms == nullptr || devices < 1) {
+        return pass(kCommInitAll, comms, devices, " of " + std::to_string(devices) + " ranks", why,
+                    [&](Handle** real_ones) {
+                        is_inside = true;
+                        const auto result = PASS(CommInitAll)(real_ones, devices, ordinals);
+                        is_inside = false;
+                        return result;
+                    });
+    }
+    auto result = pncclGetUniqueId(&id);
+    if (is_error(result)) return result;
+    result = group.start();
+    for (int i = 0; i < devices && !is_error(result); ++i) {
+        result = init(kCommInitAll, &comms[i], devices, i, &id, 1, nullptr, &gpus[i],
+                      [=](Handle** real_one, Config*) {
+                          return PASS(CommInitRank)(real_one, devices, id, i);
+                      });
+    }
+    const auto ended = group.end();
+    return is_error(result) ? result : ended;
+}
+
+FUNCTION(Result, CommSplit, (Handle* comm, int color, int key, Handle** made, Config* config)) {
+    const auto found = Comm::find(comm);
+    const auto what = " of color " + std::to_string(color);
+    const auto split = [=](Handle** real_one, Config* own) {
+        return PASS(CommSplit)(comm, color, key, real_one, own);
+    };
+    auto part = part_of(found, made, config);
+    if (part != nullptr && color >= kNoColor) {
+        return derive(kCommSplit, *found.comm, std::move(part), what, made, config, color != kNoColor,
+                      split, [=](Opening& one) { one.color = color, one.key = key; });
+    }
+    // It gets a null, at once or when the others' communicators are made.
+    if (color == kNoColor) return split(made, config);
+    return pass(kCommSplit, made, 1, what, "so do its parent's",
+                [&](Handle** real_one) { return split(real_one, config); });
+}
+
+FUNCTION(Result, CommShrink, (Handle* comm, int* excluded, int count, Handle** made, Config* config,
+                              int flags)) {
+    const auto found = Comm::find(comm);
+    auto part = part_of(found, made, config);
+    std::vector<int> out;
+    if (excluded != nullptr && count > 0) out.assign(excluded, excluded + count);
+    const auto shrink = [=](Handle** real_one, Config* own) mutable {
+        return PASS(CommShrink)(comm, out.data(), count, real_one, own, flags);
+    };
+    std::vector<int> members;
+    for (int rank = 0; part != nullptr && !out.empty() && rank < found.comm->ranks; ++rank) {
+        if (std::find(out.begin(), out.end(), rank) == out.end()) members.push_back(rank);
+    }
+    if (members.empty()) {
+        return pass(kCommShrink, made, 1, "", "so do its parent's", [&](Handle** real_one) {
+            return PASS(CommShrink)(comm, excluded, count, real_one, config, flags);
+        });
+    }
+    if ((flags & kShrinkAborts) != 0) {
+        part->give_up({"N608", "a communicator in use", "it is shrunk"});
+    }
+    return derive(kCommShrink, *found.comm, std::move(part), "", made, config, true, shrink,
+                  [&](Opening& one) { one.members = members; });
+}
+
+FUNCTION(Result, CommGrow, (Handle* comm, int ranks, const UniqueId* id, int rank, Handle** made,
+                            Config* config)) {
+    return pass(kCommGrow, made, 1, " to " + std::to_string(ranks), "sley can't grow one",
+                [&](Handle** real_one) {
+                    return PASS(CommGrow)(comm, ranks, id, rank, real_one, config);
+                });
+}
+
+FUNCTION(Result, CommFinalize, (Handle* handle)) {
+    Comm* comm = opened(handle);
+    return comm != nullptr ? group.note(comm->finalize()) : PASS(CommFinalize)(handle);
+}
+
+FUNCTION(Result, CommDestroy, (Handle* handle)) {
+    Comm* comm = opened(handle);
+    return comm != nullptr ? comm->destroy() : end(kCommDestroy, real().CommDestroy, handle);
+}
+
+FUNCTION(Result, CommAbort, (Handle* handle)) {
+    Comm* comm = opened(handle);
+    return comm != nullptr ? comm->abort() : end(kCommAbort, real().CommAbort, handle);
+}
+
+FUNCTION(Result, CommRevoke, (Handle* handle, int flags)) {
+    Comm* comm = opened(handle);
+    return comm != nullptr ? group.note(comm->revoke(flags)) : PASS(CommRevoke)(handle, flags);
+}
+
+FUNCTION(Result, CommGetAsyncError, (Handle* handle, Result* state)) {
+    Comm* comm = Comm::find(handle).comm;
+    if (comm != nullptr && comm->is_opened() && state != nullptr) {
+        *state = comm->state();
+        Handle* real_one = comm->real();
+        // The real one of an abort in progress tells how far it is.
+        if (real_one == nullptr || (*state != Result::kSuccess && !comm->is_aborted())) {
+            return Result::kSuccess;
+        }
+        const auto result = real().CommGetAsyncError(real_one, state);
+        heard(is_error(result) ? result : *state);
+        return result;
+    }
+    const auto result = PASS(CommGetAsyncError)(handle, state);
+    if (result == Result::kSuccess) heard(*state);
+    return result;
+}
+
+FUNCTION(Result, CommCount, (Handle* comm, int* count)) {
+    return number(comm, &Comm::ranks, count, PASS(CommCount));
+}
+
+FUNCTION(Result, CommCuDevice, (Handle* comm, int* device)) {
+    return number(comm, &Comm::device, device, PASS(CommCuDevice));
+}
+
+FUNCTION(Result, CommUserRank, (Handle* comm, int* rank)) {
+    return number(comm, &Comm::rank, rank, PASS(CommUserRank));
+}
+
+}  // namespace sley::nccl

@@ -1,0 +1,35 @@
+#include "nccl/gpu.hpp"
+
+#include <map>
+#include <mutex>
+
+namespace sley::nccl {
+
+Gpu Gpu::current() {
+    try {
+        cuda::start();
+        cuda::Device device = 0;
+        // Without a context the thread has chosen none: the runtime takes the first device.
+        if (cuda::cuCtxGetDevice(&device) != cuda::Result::kSuccess) return with(0);
+        // A device's number in the driver is its place among those that the process sees.
+        return with(static_cast<int>(device));
+    } catch (const std::exception& none) {
+        return {nullptr, none.what()};
+    }
+}
+
+Gpu Gpu::with(int ordinal) {
+    static auto* devices = new std::map<int, CudaDevice*>;
+    static auto* mutex = new std::mutex;
+    const std::lock_guard held(*mutex);
+    try {
+        cuda::start();
+        auto& device = (*devices)[ordinal];
+        if (device == nullptr) device = new CudaDevice(ordinal);
+        return {device, ""};
+    } catch (const std::exception& none) {
+        return {nullptr, none.what()};
+    }
+}
+
+}  // namespace sley::nccl

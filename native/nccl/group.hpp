@@ -1,0 +1,64 @@
+// The calls of a thread between GroupStart and GroupEnd.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "nccl/collectives.hpp"
+#include "nccl/comm.hpp"
+
+namespace sley::nccl {
+
+struct Opening;
+
+// The refusal of a communicator, if there are as many as there can be.
+Result no_place();
+
+// Without a destructor: clients end groups in destructors of their own, when the process exits.
+struct Group {
+    using Launch = Result (*)(Part&, const Collective&);
+
+    struct Made {
+        Handle** out;
+        Comm* comm;
+    };
+    struct Call {
+        Comm* comm;
+        std::shared_ptr<Part> part;  // lasts until the group's end, whoever aborts
+        Collective collective;
+        Launch launch;
+    };
+
+    Result start();
+    // The first error of the group's calls; otherwise the communicators that are made in it are there,
+    // or in progress, and its calls are launched.
+    Result end();
+    // Launches nothing.
+    Result simulate_end(void* info);
+
+    // A communicator that the real library makes: `*out` has its handle, and gets null where it fails.
+    void add(Handle** out, Comm* comm, Result result);
+    // One that sley and the real library make: now, at the group's end, or in a thread. out: null if
+    // this rank has no part in it.
+    Result add(const std::shared_ptr<Opening>& opening, Handle** out);
+    // A collective that sley runs, and that `prepare` has let pass: launched now, or at the end.
+    Result add(Comm& comm, const Collective& call, Launch launch);
+    // What a call in the group returns. is_known: to the real library's group, too.
+    Result note(Result result, bool is_known = false);
+
+    int depth;
+    int real_depth;  // of the real library's group
+    Result error;    // the first one
+    bool is_known;
+    std::vector<Made>* made;  // null while there are none
+    std::vector<std::shared_ptr<Opening>>* openings;
+    std::vector<Call>* calls;
+
+private:
+    Result run_openings();
+    Result end_real();
+    void clear(Result result);
+};
+extern thread_local Group group;
+
+}  // namespace sley::nccl

@@ -1,0 +1,258 @@
+#include "nccl/opening.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "fabric/control.hpp"
+#include "nccl/errors.hpp"
+#include "nccl/real.hpp"
+#include "network/hmac.hpp"
+
+namespace sley::nccl {
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(1);
+
+// What ranks tell of themselves, beside what DeviceRank wants to know. All decide by the same texts.
+constexpr char kRules[] = "nccl rules";  // by which they decide
+constexpr char kOwnRules[] = "1";
+constexpr char kSetting[] = "nccl setting";
+constexpr char kLacks[] = "nccl lacks";    // why the rank can't have sley
+constexpr char kReal[] = "nccl version";   // of its NCCL; "" without one
+constexpr char kNumber[] = "nccl number";  // rank 0's is the communicator's
+
+// The communicator that this thread opens; its waits end with it.
+thread_local Comm* opened = nullptr;
+bool is_over() { return opened != nullptr && opened->is_aborted(); }
+
+std::string digits(const Nonce& nonce) {
+    std::string text;
+    for (const auto byte : nonce) {
+        for (const int shift : {4, 0}) text += "0123456789abcdef"[static_cast<unsigned>(byte) >> shift & 15];
+    }
+    return text;
+}
+
+std::string setting(const std::string& which) {
+    return which.empty() ? "no SLEY_NCCL" : "SLEY_NCCL=" + which;
+}
+
+// Why sley can't run the calls of these ranks, before it is tried; "" if nothing is known.
+std::string obstacle(const std::vector<RankDescription>& ranks) {
+    const auto& first = ranks[0].offered;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+        const auto& its = ranks[r].offered;
+        const auto of_rank = " on rank " + std::to_string(r);
+        if (its.at(kRules) != first.at(kRules)) return "another version of sley" + of_rank;
+        if (its.at(kSetting) != first.at(kSetting)) {
+            return setting(first.at(kSetting)) + " on rank 0, " + setting(its.at(kSetting)) + of_rank;
+        }
+        if (!its.at(kLacks).empty()) return its.at(kLacks) + of_rank;
+    }
+    return "";
+}
+
+bool is_same(const ProcessIdentity& one, const ProcessIdentity& other) {
+    return one.host == other.host && one.pids == other.pids && one.pid == other.pid &&
+           one.started == other.started;
+}
+
+}  // namespace
+
+template <class Value>
+Value* OwnConfig::field(std::size_t offset) const {
+    if (bytes_.size() < offset + sizeof(Value)) return nullptr;
+    return reinterpret_cast<Value*>(bytes_.data() + offset);
+}
+
+OwnConfig::OwnConfig(const Config* given) {
+    if (given == nullptr) return;
+    // The real library refuses one without the magic number, by its first fields.
+    const auto size = given->magic == kMagic ? given->size : offsetof(Config, blocking);
+    bytes_.assign(reinterpret_cast<const char*>(given), reinterpret_cast<const char*>(given) + size);
+    const auto keep = [this](std::size_t offset, std::string& text) {
+        auto* place = field<const char*>(offset);
+        if (place == nullptr || *place == nullptr) return;
+        text = *place;
+        *place = text.c_str();
+    };
+    keep(offsetof(Config, netName), net_);
+    keep(offsetof(Config, commName), name_);
+}
+
+bool OwnConfig::blocks(bool otherwise) const {
+    if (const char* text = std::getenv("NCCL_COMM_BLOCKING")) {
+        if (std::strcmp(text, "0") == 0) return false;
+        if (std::strcmp(text, "1") == 0) return true;
+    }
+    const auto* given = field<int>(offsetof(Config, blocking));
+    return given == nullptr || (*given != 0 && *given != 1) ? otherwise : *given == 1;
+}
+
+void Opening::begin() {
+    settings_ = parent != nullptr ? parent->settings : Settings::from_environment();
+    if (parent != nullptr) parent->add_child(this);
+    if (comm == nullptr) return;
+    comm->blocks = blocks;
+    comm->config = config;
+    comm->settings = settings_;
+    if (gpu.device != nullptr) comm->device = gpu.device->ordinal();
+    comm->begin();
+}
+
+Result Opening::drop(Result result) {
+    if (comm != nullptr) result = comm->finish(result, out);
+    if (parent != nullptr) parent->remove_child(this);
+    return result;
+}
+
+Result Opening::run() {
+    const auto before = std::exchange(is_interrupted, is_over);
+    opened = comm;
+    Result result;
+    try {
+        result = make();
+    } catch (const Refusal& why) {
+        result = refuse(result_of(why), why);
+    } catch (const Interrupted&) {
+        result = refuse(Result::kInternalError, {"N608", "a communicator in use", "it was aborted"});
+    } catch (const std::exception& why) {
+        result = refuse(Result::kSystemError, {"N608", "a rank that can continue", why.what()});
+    }
+    opened = nullptr;
+    is_interrupted = before;
+    if (comm != nullptr) result = comm->finish(result, blocks ? out : nullptr);
+    if (parent != nullptr) parent->remove_child(this);
+    return result;
+}
+
+Result Opening::make() {
+    std::optional<cuda::Current> current;
+    if (gpu.device != nullptr) current.emplace(gpu.device->context());
+    const auto decision = decide();
+    if (decision.part != nullptr) comm->start(decision.part);
+    auto result = Result::kSuccess;
+    if (decision.has_real) {
+        result = finish_real();
+    } else if (comm != nullptr && decision.part == nullptr) {
+        result = refuse(Result::kSystemError, "N701", "sley or NCCL for all ranks of a communicator",
+                        decision.why + "; " + comm->lacks_real,
+                        "Mend what keeps sley from it, or install nvidia-nccl-cu13 for all ranks.");
+    }
+    if (!is_error(result)) tell(decision);
+    return result;
+}
+
+std::map<std::string, std::string> Opening::offer() const {
+    auto all = gpu.device != nullptr ? DeviceRank::offer(*gpu.device)
+                                     : std::map<std::string, std::string>{};
+    const auto& s = settings_;
+    all[kRules] = kOwnRules;
+    all[kSetting] = s.which;
+    all[kLacks] = s.is_off() ? setting(s.which) : !s.lacks.empty() ? s.lacks : gpu.lacks;
+    all[kReal] = s.is_only() ? "" : real().version;
+    all[kNumber] = digits(make_nonce());
+    return all;
+}
+
+std::vector<RankDescription> Opening::meet(Participant& participant) {
+    RankDescription own{ProcessIdentity::here(), {}, offer()};
+    if (parent == nullptr) return participant.meet(ids, rank, ranks, std::move(own));
+    return participant.meet(parent_part->participant(), members, std::move(own));
+}
+
+// All ranks find the same, or refuse: by what they were told of one another at the meeting, then by
+// what each says of its opening. Nobody goes to the real library before, where ranks that know
+// nothing of sley would be waited for without end.
+Opening::Decision Opening::decide() {
+    if (parent != nullptr && members.empty()) {
+        members = parent_part->participant().members_of(color, key);
+    }
+    if (comm == nullptr) return {nullptr, "", parent->real() != nullptr};
+    const auto patience = std::chrono::milliseconds(
+        static_cast<std::int64_t>(1000 * settings_.rank.timeout_s));
+    // Only before an init may ranks be missing that know nothing of sley.
+    const auto participant = std::make_shared<Participant>(parent == nullptr ? settings_.wait : patience);
+    comm->wait_on(participant);
+    std::vector<RankDescription> all;
+    try {
+        all = meet(*participant);
+    } catch (const Refusal& why) {
+        if (why.rule != "N605" && (why.rule != "N601" || parent != nullptr)) throw;
+        const bool has_real = parent != nullptr ? parent->real() != nullptr : !offer()[kReal].empty();
+        if (!has_real) comm->lacks_real = "there is no NCCL";
+        return {nullptr, line_of(why), has_real};
+    }
+    participant->set_patience(patience);
+    comm->ranks = static_cast<int>(all.size());
+    comm->rank = parent == nullptr ? rank : participant->rank();
+    bool has_real = parent == nullptr || parent->real() != nullptr;
+    if (!has_real) comm->lacks_real = parent->lacks_real;
+    for (std::size_t r = 0; r < all.size() && parent == nullptr; ++r) {
+        if (!all[r].offered.at(kReal).empty()) continue;
+        has_real = false;
+        comm->lacks_real = settings_.is_only() ? setting(settings_.which)
+                                               : "rank " + std::to_string(r) + " has no NCCL";
+    }
+    auto why = obstacle(all);
+    if (!why.empty()) return {nullptr, std::move(why), has_real};
+    std::unique_ptr<DeviceRank> engine;
+    std::string said;
+    try {
+        engine = std::make_unique<DeviceRank>(participant, comm->rank, all, *gpu.device, settings_.rank);
+    } catch (const Refusal& refusal) {
+        said = line_of(refusal);
+    } catch (const std::runtime_error& problem) {
+        said = problem.what();
+    }
+    if (is_over()) throw Interrupted{};
+    // The last word: no rank runs what another one couldn't open.
+    for (auto& each : participant->gather(said)) {
+        if (why.empty()) why = std::move(each);
+    }
+    if (!why.empty()) return {nullptr, std::move(why), has_real};
+    const auto local = std::count_if(all.begin(), all.end(), [&](const auto& one) {
+        return is_same(one.process, all[static_cast<std::size_t>(comm->rank)].process);
+    });
+    return {Part::make(participant, std::move(engine), all[0].offered.at(kNumber),
+                       static_cast<int>(local)),
+            "", has_real};
+}
+
+Result Opening::finish_real() {
+    Handle* none = nullptr;
+    if (comm != nullptr) {
+        comm->make_real(true);  // before the look: who aborts it does these in the other order
+        if (comm->is_aborted()) return Result::kInternalError;
+    }
+    auto result = make_real(comm != nullptr ? comm->place() : &none, config->get());
+    if (comm != nullptr) comm->make_real(false);
+    // The state of a split is its parent's. Another rank's end ends the wait, because NCCL would
+    // wait for that rank.
+    while (result == Result::kInProgress) {
+        Handle* asked = parent != nullptr ? parent->real() : comm->real();
+        const bool is_lost = comm != nullptr && is_error(comm->state());
+        if (is_lost) return comm->state();
+        std::this_thread::sleep_for(kPoll);
+        if (real().CommGetAsyncError(asked, &result) != Result::kSuccess) result = Result::kInternalError;
+        heard(result);
+    }
+    return result;
+}
+
+void Opening::tell(const Decision& decision) const {
+    if (comm == nullptr || !is_logging()) return;
+    const auto& which = settings_.which;
+    const auto nccl = "NCCL " + real().version;
+    log(function + what + ": " +
+        (decision.part == nullptr ? "all calls go to " + nccl + ": " + decision.why
+         : "sley runs " + (which.empty() || settings_.is_only() ? "its collectives" : which) +
+               (decision.has_real ? ", " + nccl + " other calls"
+                                  : "; other calls are refused: " + comm->lacks_real)));
+}
+
+}  // namespace sley::nccl

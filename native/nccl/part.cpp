@@ -1,0 +1,149 @@
+#include "nccl/part.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "nccl/errors.hpp"
+
+namespace sley::nccl {
+namespace {
+
+// How late a rank learns that another one has ended.
+constexpr auto kGlance = std::chrono::milliseconds(50);
+// A program may destroy several communicators in one order on one rank and in another on the next:
+// then the first to be closed wait for one another no longer than this, and are closed later.
+constexpr auto kMostWait = std::chrono::seconds(5);
+
+}  // namespace
+
+struct Part::Siblings {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int ranks = 0;  // in this process
+    int closing = 0, closed = 0;
+};
+
+namespace {
+
+// Never destroyed: the thread runs until the process ends, and clients call until then.
+struct Watch {
+    std::mutex mutex;
+    bool runs = false;
+    std::vector<std::shared_ptr<Part>> parts;
+    // Of the communicators with ranks in this process; expired ones stay until the next is made.
+    std::map<std::string, std::weak_ptr<void>> siblings;
+
+    void run() {
+        for (std::unique_lock held(mutex);; held.lock()) {
+            const auto seen = parts;
+            if (seen.empty()) break;
+            held.unlock();
+            for (const auto& part : seen) part->look();
+            std::this_thread::sleep_for(kGlance);
+        }
+        runs = false;  // the lock is held: the next part starts another thread
+    }
+};
+
+Watch*& watch() {
+    static auto* one = new Watch;
+    return one;
+}
+
+}  // namespace
+
+void forget_parts() { watch() = new Watch; }
+
+Result result_of(const Refusal& refusal) {
+    const auto& rule = refusal.rule;
+    if (rule == "N603" || rule == "N604") return Result::kInvalidArgument;
+    if (rule == "N601" || rule == "N605" || rule == "N620" || rule == "N623" || rule == "K514") {
+        return Result::kRemoteError;
+    }
+    if (rule == "N608") return Result::kInternalError;
+    return rule[0] == 'K' ? Result::kUnhandledCudaError : Result::kSystemError;
+}
+
+std::shared_ptr<Part> Part::make(std::shared_ptr<Participant> participant,
+                                 std::unique_ptr<DeviceRank> engine,
+                                 const std::string& communicator, int local_ranks) {
+    const std::shared_ptr<Part> part(new Part);
+    part->participant_ = std::move(participant);
+    part->engine_ = std::move(engine);
+    auto& watching = *watch();
+    const std::lock_guard held(watching.mutex);
+    for (auto one = watching.siblings.begin(); one != watching.siblings.end();) {
+        one = one->second.expired() ? watching.siblings.erase(one) : std::next(one);
+    }
+    auto& known = watching.siblings[communicator];
+    part->siblings_ = std::static_pointer_cast<Siblings>(known.lock());
+    if (part->siblings_ == nullptr) {
+        known = part->siblings_ = std::make_shared<Siblings>();
+        part->siblings_->ranks = local_ranks;
+    }
+    watching.parts.push_back(part);
+    if (!std::exchange(watching.runs, true)) std::thread([&watching] { watching.run(); }).detach();
+    return part;
+}
+
+void Part::look() {
+    if (failure_ != Result::kSuccess || is_closed_) return;
+    auto why = participant_->end();
+    // Ranks that are closed leave.
+    if (why && closes_ && why->rule == "N623") return;
+    const bool is_remote = why.has_value();
+    if (!why) why = engine_->error();
+    if (!why) return;
+    auto none = Result::kSuccess;
+    const auto result = is_remote ? Result::kRemoteError : result_of(*why);
+    if (!failure_.compare_exchange_strong(none, result)) return;
+    if (is_remote) engine_->give_up(*why);
+    if (!closes_) refuse(result, *why);
+}
+
+void Part::give_up(const Refusal& why) {
+    auto none = Result::kSuccess;
+    failure_.compare_exchange_strong(none, result_of(why));
+    engine_->give_up(why);
+}
+
+void Part::close(bool meets) {
+    if (closes_.exchange(true)) return;
+    {
+        const std::lock_guard held(siblings_->mutex);
+        ++siblings_->closing;
+    }
+    std::thread([part = shared_from_this(), meets] {
+        try {
+            part->engine_->close(meets && part->failure_ == Result::kSuccess);
+        } catch (const Refusal& why) {
+            refuse(result_of(why), why);
+        }
+        part->participant_->abort();  // it leaves
+        part->is_closed_ = true;
+        {
+            auto& watching = *watch();
+            const std::lock_guard held(watching.mutex);
+            auto& parts = watching.parts;
+            parts.erase(std::remove(parts.begin(), parts.end(), part), parts.end());
+        }
+        const std::lock_guard held(part->siblings_->mutex);
+        ++part->siblings_->closed;
+        part->siblings_->changed.notify_all();
+    }).detach();
+}
+
+void Part::wait_for_close() {
+    std::unique_lock held(siblings_->mutex);
+    if (siblings_->closing < siblings_->ranks) return;
+    siblings_->changed.wait_for(held, kMostWait,
+                                [this] { return siblings_->closed == siblings_->ranks; });
+}
+
+}  // namespace sley::nccl

@@ -1,0 +1,57 @@
+// A rank of a communicator whose calls sley runs, from its opening until it is closed.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "devices/device_rank.hpp"
+#include "nccl/abi.hpp"
+#include "network/meeting.hpp"
+
+namespace sley::nccl {
+
+// What the caller of NCCL's functions gets for a refusal.
+Result result_of(const Refusal& refusal);
+
+// It outlives its handle: ranks of one process, which one thread may close in turn, wait for one
+// another only at the end of the last (`close`). A thread of the process watches all parts: if
+// another rank has ended, or left without closing, the calls under way are given up.
+class Part : public std::enable_shared_from_this<Part> {
+public:
+    // communicator: the same on all its ranks, and on no others. local_ranks: in this process.
+    static std::shared_ptr<Part> make(std::shared_ptr<Participant> participant,
+                                      std::unique_ptr<DeviceRank> engine,
+                                      const std::string& communicator, int local_ranks);
+
+    Participant& participant() { return *participant_; }
+    DeviceRank& engine() { return *engine_; }
+
+    // Looks whether the other ranks are there and calls have failed. Never waits.
+    void look();
+    Result failure() const { return failure_; }
+    // Gives up all calls under way, on all ranks.
+    void give_up(const Refusal& why);
+
+    // Begins to close, in a thread; meets: with the other ranks, unless calls have failed.
+    void close(bool meets);
+    bool is_closed() const { return is_closed_; }
+    // The last rank of the process waits until all of them are closed, if that doesn't take long.
+    void wait_for_close();
+
+private:
+    struct Siblings;  // the ranks of one communicator in this process
+
+    Part() = default;
+
+    std::shared_ptr<Participant> participant_;
+    std::unique_ptr<DeviceRank> engine_;
+    std::shared_ptr<Siblings> siblings_;
+    std::atomic<Result> failure_{Result::kSuccess};
+    std::atomic<bool> closes_{false}, is_closed_{false};
+};
+
+// In a child after a fork, where no thread watches.
+void forget_parts();
+
+}  // namespace sley::nccl

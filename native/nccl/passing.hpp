@@ -1,0 +1,131 @@
+// How calls are exported, and passed on to the real library.
+#pragma once
+
+#include <string>
+#include <type_traits>
+
+#include "nccl/abi.hpp"
+#include "nccl/comm.hpp"
+#include "nccl/errors.hpp"
+#include "nccl/group.hpp"
+#include "nccl/real.hpp"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace sley::nccl {
+
+#define OWN(result, name, since, parameters, arguments) EXPORT result pnccl##name parameters;
+#define PASSED OWN
+#include "nccl/functions.def"
+
+// Defines a function under both names: with a p, and without it, which is weak.
+#define FUNCTION(result, name, parameters)                                           \
+    EXPORT result nccl##name parameters __attribute__((weak, alias("pnccl" #name))); \
+    EXPORT result pnccl##name parameters
+
+struct Name {
+    const char* text;
+    const char* since;
+};
+#define OWN(result, name, since, parameters, arguments) \
+    [[maybe_unused]] inline constexpr Name k##name{"nccl" #name, #since};
+#define PASSED OWN
+#include "nccl/functions.def"
+
+// What a function returns if a call fails: its result if it has one.
+template <class Value>
+Value failed([[maybe_unused]] Result result) {
+    if constexpr (std::is_same_v<Value, Result>) {
+        return result;
+    } else if constexpr (std::is_same_v<Value, int>) {
+        return -1;
+    } else {
+        return Value();
+    }
+}
+
+// Why no call can be made with a handle of sley's; null if one can.
+inline const char* unready(const Comm::Found& found) {
+    if (found.is_inherited) return "one of the process that forked this one";
+    return found.comm == nullptr ? "one that was destroyed or aborted" : found.comm->unready();
+}
+
+inline Result no_reduction(const char* function, RedOp op) {
+    return refuse(Result::kInvalidArgument, "N703",
+                  std::string("a reduction for ") + function + " of the communicator",
+                  "number " + std::to_string(static_cast<int>(op)),
+                  "Make the reduction for this communicator, and destroy it after its use.");
+}
+
+// The real library's handles in place of sley's, among the arguments of a call. Others stay.
+class Translation {
+public:
+    // The communicator first, which knows the reductions by their numbers.
+    template <class... Values>
+    Result operator()(const Name& name, Values&... values) {
+        (comm(name, values), ...);
+        (op(name, values), ...);
+        return result_;
+    }
+
+private:
+    template <class Value>
+    void comm(const Name&, Value&) {}
+    void comm(const Name& name, Handle*& handle) {
+        const auto found = Comm::find(handle);
+        if (!found.is_sleys) return;
+        comm_ = found.comm;
+        if (const auto why = unready(found)) {
+            result_ = refuse(Result::kInvalidArgument, "N703",
+                             std::string("a communicator for ") + name.text, why,
+                             "Make calls while the communicator is there.");
+        } else {
+            handle = comm_->real();
+            if (handle != nullptr || !comm_->is_opened()) return;
+            result_ = refuse(Result::kInvalidUsage, "N701",
+                             std::string("NVIDIA's NCCL for ") + name.text, comm_->lacks_real,
+                             "Let all ranks of the communicator have NCCL.");
+        }
+    }
+    template <class Value>
+    void op(const Name&, Value&) {}
+    void op(const Name& name, RedOp& op) {
+        // The real library judges negative ones.
+        if (comm_ == nullptr || static_cast<int>(op) < kBuiltInOps) return;
+        if (const auto own = comm_->op_of(op)) {
+            op = own->real;
+        } else {
+            result_ = no_reduction(name.text, op);
+        }
+    }
+
+    Comm* comm_ = nullptr;
+    Result result_ = Result::kSuccess;
+};
+
+// A call of the real function.
+template <class Value, class... Values>
+struct Passing {
+    const Name& name;
+    Value (*function)(Values...);
+
+    Value operator()(Values... values) const {
+        if (function == nullptr) return failed<Value>(lacking(name.text, name.since));
+        const auto translated = Translation()(name, values...);
+        if (translated != Result::kSuccess) return failed<Value>(group.note(translated));
+        if constexpr (std::is_same_v<Value, Result>) {
+            const auto result = function(values...);
+            heard(result);
+            // What the real library refuses of a communicator, its group knows.
+            return (std::is_same_v<Values, Handle*> || ...) ? group.note(result, true) : result;
+        } else {
+            return function(values...);
+        }
+    }
+};
+template <class Value, class... Values>
+Passing(const Name&, Value (*)(Values...)) -> Passing<Value, Values...>;
+
+#define PASS(name) Passing{k##name, sley::nccl::real().name}
+
+}  // namespace sley::nccl

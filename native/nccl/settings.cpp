@@ -1,0 +1,65 @@
+#include "nccl/settings.hpp"
+
+#include <cctype>
+#include <cstdlib>
+#include <sstream>
+
+#ifndef SLEY_VERSION
+#define SLEY_VERSION ""  // of programs that tests compile
+#endif
+
+namespace sley::nccl {
+namespace {
+
+// "AllReduce" and "all_reduce" alike.
+std::string kind_of(const std::string& name) {
+    std::string letters;
+    for (const char one : name) {
+        if (std::isalpha(static_cast<unsigned char>(one))) {
+            letters += static_cast<char>(std::tolower(static_cast<unsigned char>(one)));
+        }
+    }
+    return letters;
+}
+
+std::string variable(const char* name) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? "" : text;
+}
+
+// Of the unit of `name`; without a number, or one that isn't above 0, as if it were unset.
+double number(const char* name, double otherwise) {
+    const auto found = std::strtod(variable(name).c_str(), nullptr);
+    return found > 0 ? found : otherwise;
+}
+
+const std::set<std::string> kKinds{"allreduce", "broadcast", "reduce", "allgather",
+                                   "reducescatter", "alltoall", "gather", "scatter"};
+
+}  // namespace
+
+Settings Settings::from_environment() {
+    Settings made;
+    made.which = variable("SLEY_NCCL");
+    made.rank.tables = variable("SLEY_NCCL_TABLES");
+    made.rank.kernels = variable("SLEY_NCCL_KERNELS");
+    made.rank.version = SLEY_VERSION;
+    made.rank.timeout_s = number("SLEY_TIMEOUT_S", made.rank.timeout_s);
+    made.wait = std::chrono::milliseconds(
+        static_cast<std::int64_t>(1000 * number("SLEY_NCCL_WAIT_S", 60)));
+    if (made.which.empty() || made.is_off() || made.is_only()) return made;
+    std::istringstream names(made.which);
+    for (std::string name; std::getline(names, name, ',');) {
+        if (kKinds.count(kind_of(name)) == 0) {
+            made.lacks = "SLEY_NCCL names '" + name + "', which is no collective";
+        }
+        made.kinds.insert(kind_of(name));
+    }
+    return made;
+}
+
+bool Settings::runs(const std::string& kind) const {
+    return kinds.empty() || kinds.count(kind_of(kind)) > 0;
+}
+
+}  // namespace sley::nccl

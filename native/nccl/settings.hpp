@@ -1,0 +1,28 @@
+// The user's settings of NCCL's interface, from the environment.
+#pragma once
+
+#include <chrono>
+#include <set>
+#include <string>
+
+#include "devices/device_rank.hpp"
+
+namespace sley::nccl {
+
+struct Settings {
+    // SLEY_NCCL: unset (sley runs what it can), "off", "only" (no call goes to NCCL), or the functions
+    // that sley runs: "AllReduce,AllGather". All ranks have the same, or NCCL runs all.
+    std::string which;
+    std::set<std::string> kinds;            // of the functions, as `kind_of` writes them
+    std::string lacks;                      // why `which` can't be followed
+    std::chrono::milliseconds wait{60000};  // SLEY_NCCL_WAIT_S: for ranks that may lack sley
+    RankSettings rank;                      // SLEY_NCCL_TABLES, SLEY_NCCL_KERNELS, SLEY_TIMEOUT_S
+
+    static Settings from_environment();
+    bool is_off() const { return which == "off"; }
+    bool is_only() const { return which == "only"; }
+    // Whether sley runs a kind of collectives ("all_reduce").
+    bool runs(const std::string& kind) const;
+};
+
+}  // namespace sley::nccl

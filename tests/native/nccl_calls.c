@@ -1,0 +1,419 @@
+/* A client of NCCL in C that makes collective calls, for test_nccl_calls.py.
+ *
+ *     nccl_calls CALLS VALUES OUT RANKS WAY
+ *
+ * WAY: who makes the ranks' calls: "group", one thread, with all ranks' in a group; "threads" or
+ * "processes", one each; "wrong": it makes calls that are refused, and prints what it gets. CALLS has a line for each call: the function's number (as in `start`), the
+ * type, the operation (5, 6: PreMulSum by a scalar of the host, of the device), the count, the root,
+ * the stream (0 the default, 1 an own one, 2 an own one that is captured) and whether it is the form
+ * with a config. VALUES has three tables of 16 values of 8 bytes for each type, of which an element
+ * takes the first: what is summed, what is multiplied, and the ranks' scalars. Each rank puts its
+ * outputs, call after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for
+ * NVIDIA's driver, "devices=4 memory_bytes=1000".
+ *
+ * Each rank chooses by itself whether a call is in place, and whether what NCCL doesn't read is null.
+ * All of the memory but the output must stay as it was. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef WITH_HEADER
+#include <nccl.h>
+#else
+typedef struct { char internal[128]; } ncclUniqueId;
+typedef void *ncclComm_t, *cudaStream_t;
+typedef int ncclResult_t, ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t;
+#define ALL const void *send, void *receive, size_t count, ncclDataType_t type
+#define END ncclComm_t comm, cudaStream_t stream
+ncclResult_t ncclGetUniqueId(ncclUniqueId *);
+ncclResult_t ncclCommInitRank(ncclComm_t *, int, ncclUniqueId, int);
+ncclResult_t ncclCommDestroy(ncclComm_t);
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+const char *ncclGetLastError(ncclComm_t);
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t,
+                                      ncclComm_t);
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t);
+ncclResult_t ncclAllReduce(ALL, ncclRedOp_t, END);
+ncclResult_t ncclBroadcast(ALL, int root, END);
+ncclResult_t ncclBcast(void *, size_t, ncclDataType_t, int root, END);
+ncclResult_t ncclReduce(ALL, ncclRedOp_t, int root, END);
+ncclResult_t ncclAllGather(ALL, END);
+ncclResult_t ncclReduceScatter(ALL, ncclRedOp_t, END);
+ncclResult_t ncclAlltoAll(ALL, END);
+ncclResult_t ncclGather(ALL, int root, END);
+ncclResult_t ncclScatter(ALL, int root, END);
+ncclResult_t ncclAllReduceConfig(ALL, ncclRedOp_t, END, const void *);
+ncclResult_t ncclBroadcastConfig(ALL, int root, END, const void *);
+ncclResult_t ncclReduceConfig(ALL, ncclRedOp_t, int root, END, const void *);
+ncclResult_t ncclAllGatherConfig(ALL, END, const void *);
+ncclResult_t ncclReduceScatterConfig(ALL, ncclRedOp_t, END, const void *);
+ncclResult_t ncclAlltoAllConfig(ALL, END, const void *);
+ncclResult_t ncclGatherConfig(ALL, int root, END, const void *);
+ncclResult_t ncclScatterConfig(ALL, int root, END, const void *);
+#define NCCL_VERSION_CODE 23100
+#endif
+
+enum { ALL_REDUCE, BROADCAST, BCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER };
+enum { MOST_RANKS = 16, TYPES = 12, GUARD = 64, PRE_MUL_SUM = 5 };
+static const int item_of[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+struct call { int kind, type, op; size_t count; int root, stream, config; };
+struct rank {
+  int number;
+  ncclComm_t comm;
+  void *context, *stream, *graph;
+  uint64_t scalar;                /* where the device has it */
+  uint64_t memory[2];             /* what is sent is in the first, unless in place */
+  unsigned char *before[2], *after[2];
+  size_t used[2], at, bytes;      /* of each memory; of the output */
+  int output;                     /* the memory that has it; -1: none */
+  const void *send;
+  void *receive;
+  FILE *out;
+};
+
+static struct call *calls;
+static int number_of_calls, ranks;
+static unsigned char values[3][TYPES][16][8];
+static size_t room;
+static const char *folder;
+
+/* The driver's functions, whose results are 0 unless they fail. */
+#define DRIVER(X)                                                                                \
+  X(cuInit, unsigned) X(cuDeviceGetCount, int *) X(cuDeviceGet, int *, int)                       \
+  X(cuDevicePrimaryCtxRetain, void **, int) X(cuCtxPushCurrent, void *) X(cuCtxPopCurrent, void **) \
+  X(cuMemAlloc, uint64_t *, size_t) X(cuStreamCreate, void **, unsigned)                          \
+  X(cuMemcpyHtoDAsync, uint64_t, const void *, size_t, void *)                                    \
+  X(cuMemcpyDtoHAsync, void *, uint64_t, size_t, void *) X(cuStreamSynchronize, void *)           \
+  X(cuStreamBeginCapture, void *, int) X(cuStreamEndCapture, void *, void **)                     \
+  X(cuGraphInstantiateWithFlags, void **, void *, unsigned long long)                             \
+  X(cuGraphLaunch, void *, void *)
+#define DECLARE(name, ...) static int (*name)(__VA_ARGS__);
+DRIVER(DECLARE)
+
+static void check(int is_right, const char *what, int number) {
+  if (is_right) return;
+  fprintf(stderr, "%s: %d: %s\n", what, number, ncclGetLastError(NULL));
+  _exit(1);
+}
+#define CHECK(call) do { int result = (call); check(result == 0, #call, result); } while (0)
+
+static void start_driver(void) {
+  char *settings = getenv("SLEY_FAKE"), *one;
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+  int (*find)(const char *, void **, int, uint64_t, int *);
+  long long (*set)(const char *, long long);
+  check(driver != NULL, "the driver", 0);
+  find = dlsym(driver, "cuGetProcAddress_v2");
+  set = dlsym(driver, "fake_set");
+#define FIND(name, ...) CHECK(find(#name, (void **)&name, 12010, 0, NULL));
+  DRIVER(FIND)
+  settings = set != NULL && settings != NULL ? strdup(settings) : NULL;
+  for (one = strtok(settings, " "); settings != NULL && one != NULL; one = strtok(NULL, " ")) {
+    char *value = strchr(one, '=');
+    *value = 0;
+    set(one, atoll(value + 1));
+  }
+  CHECK(cuInit(0));
+}
+
+static void open_rank(struct rank *r, int number) {
+  char path[4096];
+  int device, devices, i;
+  memset(r, 0, sizeof *r);
+  r->number = number;
+  CHECK(cuDeviceGetCount(&devices));
+  CHECK(cuDeviceGet(&device, number % devices));
+  CHECK(cuDevicePrimaryCtxRetain(&r->context, device));
+  CHECK(cuCtxPushCurrent(r->context));
+  CHECK(cuStreamCreate(&r->stream, 1));
+  CHECK(cuMemAlloc(&r->scalar, 8));
+  for (i = 0; i < 2; ++i) {
+    CHECK(cuMemAlloc(&r->memory[i], room));
+    r->before[i] = malloc(room);
+    r->after[i] = malloc(room);
+  }
+  snprintf(path, sizeof path, "%s/%d", folder, number);
+  r->out = fopen(path, "wb");
+  check(r->out != NULL, path, 0);
+}
+
+/* A number of a call and a rank, of which all bits vary. */
+static uint32_t mixed(uint32_t call, uint32_t rank) {
+  uint32_t x = call * 2654435761u + rank * 40503u + 1;
+  x = (x ^ x >> 15) * 2246822519u;
+  return x ^ x >> 13;
+}
+
+static void *stream_of(struct rank *r, const struct call *c) { return c->stream ? r->stream : NULL; }
+
+/* Lays out a rank's memory for a call, and fills it. */
+static void stage(struct rank *r, int number) {
+  const struct call *c = &calls[number];
+  const uint32_t mix = mixed(number, r->number);
+  const int item = item_of[c->type], is_root = r->number == c->root;
+  const size_t block = c->count * item, all = block * ranks, own = block * r->number;
+  const int divides = c->kind == REDUCE_SCATTER || c->kind == ALL_TO_ALL || c->kind == SCATTER;
+  const int unites = c->kind == ALL_GATHER || c->kind == ALL_TO_ALL || c->kind == GATHER;
+  const int sends = is_root || (c->kind != BROADCAST && c->kind != BCAST && c->kind != SCATTER);
+  const int receives = is_root || (c->kind != REDUCE && c->kind != GATHER);
+  const int in_place = c->kind == BCAST || (mix & 1 && sends && receives && c->kind != ALL_TO_ALL);
+  const int table = c->op == 1;
+  size_t sent = divides ? all : block, from = 0, i;
+  int in = in_place && !divides ? 1 : 0, k; /* the memory of what is sent */
+  for (i = 0; i < 2; ++i) {
+    r->used[i] = all + GUARD;
+    memset(r->before[i], 0xa5, r->used[i]);
+  }
+  if (in_place && unites) from = own;
+  for (i = 0; sends && i < sent / item; ++i) {
+    const uint32_t at = (uint32_t)i * 2654435761u + mix;
+    memcpy(r->before[in] + from + i * item, values[table][c->type][at >> 28], item);
+  }
+  for (k = 0; k < 2; ++k) {
+    CHECK(cuMemcpyHtoDAsync(r->memory[k], r->before[k], r->used[k], stream_of(r, c)));
+  }
+  r->output = !receives ? -1 : in_place && divides ? 0 : 1;
+  r->at = in_place && divides ? own : 0;
+  r->bytes = unites ? all : block;
+  r->send = (void *)(r->memory[in] + from);
+  r->receive = (void *)(r->memory[r->output == 0 ? 0 : 1] + r->at);
+  if (!sends && mix & 2 && c->kind != BCAST) r->send = NULL;
+  if (!receives && mix & 2) r->receive = NULL;
+  if (c->count == 0 && mix & 2) r->send = r->receive = NULL;
+  if (c->op == PRE_MUL_SUM + 1) {
+    CHECK(cuMemcpyHtoDAsync(r->scalar, values[2][c->type][r->number], 8, stream_of(r, c)));
+  }
+  CHECK(cuStreamSynchronize(stream_of(r, c)));
+  if (c->stream == 2) CHECK(cuStreamBeginCapture(r->stream, 1));
+}
+
+static void start(struct rank *r, const struct call *c) {
+  ncclDataType_t type = c->type;
+  ncclRedOp_t op = c->op;
+  void *stream = stream_of(r, c);
+  if (c->op >= PRE_MUL_SUM) {
+    const int is_host = c->op == PRE_MUL_SUM;
+    unsigned char scalar[8];
+    memcpy(scalar, values[2][c->type][r->number], 8);
+    CHECK(ncclRedOpCreatePreMulSum(&op, is_host ? (void *)scalar : (void *)r->scalar, type,
+                                   (ncclScalarResidence_t)is_host, r->comm));
+    memset(scalar, 0xff, 8);
+  }
+#define ARGUMENTS r->send, r->receive, c->count, type
+#if NCCL_VERSION_CODE >= 23100
+#define RUN(function, ...)                                                         \
+  if (c->config) CHECK(function##Config(ARGUMENTS, __VA_ARGS__, r->comm, stream, NULL)); \
+  else CHECK(function(ARGUMENTS, __VA_ARGS__, r->comm, stream))
+#define RUN_PLAIN(function)                                                        \
+  if (c->config) CHECK(function##Config(ARGUMENTS, r->comm, stream, NULL));         \
+  else CHECK(function(ARGUMENTS, r->comm, stream))
+#else
+#define RUN(function, ...) CHECK(function(ARGUMENTS, __VA_ARGS__, r->comm, stream))
+#define RUN_PLAIN(function) CHECK(function(ARGUMENTS, r->comm, stream))
+#endif
+  switch (c->kind) {
+    case ALL_REDUCE: RUN(ncclAllReduce, op); break;
+    case BROADCAST: RUN(ncclBroadcast, c->root); break;
+    case BCAST: CHECK(ncclBcast(r->receive, c->count, type, c->root, r->comm, stream)); break;
+    case REDUCE: RUN(ncclReduce, op, c->root); break;
+    case ALL_GATHER: RUN_PLAIN(ncclAllGather); break;
+    case REDUCE_SCATTER: RUN(ncclReduceScatter, op); break;
+    case ALL_TO_ALL: RUN_PLAIN(ncclAlltoAll); break;
+    case GATHER: RUN(ncclGather, c->root); break;
+    case SCATTER: RUN(ncclScatter, c->root); break;
+  }
+  if (c->op >= PRE_MUL_SUM) CHECK(ncclRedOpDestroy(op, r->comm));
+}
+
+static void launch_graph(struct rank *r, const struct call *c) {
+  void *graph = NULL;
+  if (c->stream != 2) return;
+  CHECK(cuStreamEndCapture(r->stream, &graph));
+  CHECK(cuGraphInstantiateWithFlags(&r->graph, graph, 0));
+  CHECK(cuGraphLaunch(r->graph, r->stream));
+}
+
+static void finish(struct rank *r, int number) {
+  const struct call *c = &calls[number];
+  int k;
+  for (k = 0; k < 2; ++k) {
+    CHECK(cuMemcpyDtoHAsync(r->after[k], r->memory[k], r->used[k], stream_of(r, c)));
+  }
+  CHECK(cuStreamSynchronize(stream_of(r, c)));
+  if (r->output >= 0) {
+    fwrite(r->after[r->output] + r->at, 1, r->bytes, r->out);
+    memcpy(r->before[r->output] + r->at, r->after[r->output] + r->at, r->bytes);
+  }
+  for (k = 0; k < 2; ++k) {
+    check(memcmp(r->before[k], r->after[k], r->used[k]) == 0, "memory beside the output changed",
+          number);
+  }
+}
+
+static void close_rank(struct rank *r) {
+  CHECK(ncclCommDestroy(r->comm));
+  fclose(r->out);
+}
+
+#define SAY(call) do { int result = (call); printf("%d %s\n", result, ncclGetLastError(NULL)); } while (0)
+#define SUM(from, to, elements, kind, op) \
+  SAY(ncclAllReduce((void *)(from), (void *)(to), elements, kind, op, r->comm, r->stream))
+
+/* Calls of rank 0 alone: none of them may begin. */
+static void make_wrong_calls(struct rank *r, struct rank *other) {
+  enum { INT = 2, HALF = 6 };
+  const uint64_t a = r->memory[0], b = r->memory[1];
+  ncclRedOp_t op, others;
+  uint16_t scalar = 0;
+  SUM(a, b, 4, TYPES, 0);
+  SUM(a, b, 4, HALF, -1);
+  SUM(a, b, 4, HALF, PRE_MUL_SUM);
+  SUM(a, b, (size_t)1 << 62, HALF, 0);
+  SUM(NULL, b, 4, HALF, 0);
+  SUM(a, NULL, 4, HALF, 0);
+  SUM(a + 1, b, 4, HALF, 0);
+  SUM(other->memory[0], b, 4, HALF, 0);
+  SUM(a, r->before[0], 4, HALF, 0);
+  SAY(ncclReduce((void *)a, (void *)b, 4, HALF, 0, ranks, r->comm, r->stream));
+  SAY(ncclAlltoAll((void *)a, (void *)a, 4, HALF, r->comm, r->stream));
+  SAY(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, other->stream));
+  SAY(ncclRedOpCreatePreMulSum(&op, &scalar, TYPES, 1, r->comm));
+  CHECK(ncclRedOpCreatePreMulSum(&op, &scalar, HALF, 1, r->comm));
+  CHECK(ncclRedOpCreatePreMulSum(&others, &scalar, HALF, 1, other->comm));
+  SUM(a, b, 4, INT, op);
+  SUM(a, b, 4, HALF, others);
+  CHECK(ncclRedOpDestroy(op, r->comm));
+  SUM(a, b, 4, HALF, op);
+  SAY(ncclRedOpDestroy(op, r->comm));
+  SAY(ncclRedOpDestroy(0, r->comm));
+  CHECK(ncclGroupStart());
+  CHECK(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, r->stream));
+  SUM(a, b, 4, TYPES, 0);
+  SAY(ncclGroupEnd());
+}
+
+struct own { pthread_t thread; int number; ncclUniqueId id; };
+
+static void *run_rank(void *given) {
+  struct own *own = given;
+  struct rank r;
+  int i;
+  open_rank(&r, own->number);
+  CHECK(ncclCommInitRank(&r.comm, ranks, own->id, own->number));
+  for (i = 0; i < number_of_calls; ++i) {
+    stage(&r, i);
+    start(&r, &calls[i]);
+    launch_graph(&r, &calls[i]);
+    finish(&r, i);
+  }
+  close_rank(&r);
+  return NULL;
+}
+
+static void turn_to(struct rank *r) {
+  void *before;
+  CHECK(cuCtxPopCurrent(&before));
+  CHECK(cuCtxPushCurrent(r->context));
+}
+
+static void run_group(const ncclUniqueId *id, int is_wrong) {
+  static struct rank all[MOST_RANKS];
+  int i, k;
+  for (k = 0; k < ranks; ++k) open_rank(&all[k], k);
+  CHECK(ncclGroupStart());
+  for (k = 0; k < ranks; ++k) {
+    turn_to(&all[k]);
+    CHECK(ncclCommInitRank(&all[k].comm, ranks, *id, k));
+  }
+  CHECK(ncclGroupEnd());
+  turn_to(&all[0]);
+  if (is_wrong) make_wrong_calls(&all[0], &all[1]);
+  for (i = 0; i < number_of_calls; ++i) {
+    for (k = 0; k < ranks; ++k) turn_to(&all[k]), stage(&all[k], i);
+    CHECK(ncclGroupStart());
+    for (k = 0; k < ranks; ++k) start(&all[k], &calls[i]);
+    CHECK(ncclGroupEnd());
+    for (k = 0; k < ranks; ++k) turn_to(&all[k]), launch_graph(&all[k], &calls[i]);
+    for (k = 0; k < ranks; ++k) turn_to(&all[k]), finish(&all[k], i);
+  }
+  CHECK(ncclGroupStart());
+  for (k = 0; k < ranks; ++k) close_rank(&all[k]);
+  CHECK(ncclGroupEnd());
+}
+
+static void run_threads(const ncclUniqueId *id) {
+  struct own own[MOST_RANKS];
+  int k;
+  for (k = 0; k < ranks; ++k) {
+    own[k].number = k;
+    own[k].id = *id;
+    CHECK(pthread_create(&own[k].thread, NULL, run_rank, &own[k]));
+  }
+  for (k = 0; k < ranks; ++k) CHECK(pthread_join(own[k].thread, NULL));
+}
+
+/* The processes fork before they use the driver. */
+static int run_processes(void) {
+  int ends[2], k, status, failed = 0;
+  CHECK(pipe(ends));
+  for (k = 0; k < ranks; ++k) {
+    struct own own;
+    if (fork() != 0) continue;
+    start_driver();
+    own.number = k;
+    if (k == 0) CHECK(ncclGetUniqueId(&own.id));
+    for (status = 0; k == 0 && status < ranks - 1; ++status) {
+      check(write(ends[1], &own.id, sizeof own.id) == sizeof own.id, "write", k);
+    }
+    if (k > 0) check(read(ends[0], &own.id, sizeof own.id) == sizeof own.id, "read", k);
+    run_rank(&own);
+    exit(0);
+  }
+  for (k = 0; k < ranks; ++k) {
+    wait(&status);
+    failed |= status;
+  }
+  return failed != 0;
+}
+
+static FILE *opened(const char *path) {
+  FILE *file = fopen(path, "rb");
+  check(file != NULL, path, 0);
+  return file;
+}
+
+int main(int count, char **arguments) {
+  struct call one;
+  ncclUniqueId id;
+  FILE *file;
+  check(count == 6, "arguments", count);
+  folder = arguments[3];
+  ranks = atoi(arguments[4]);
+  file = opened(arguments[1]);
+  while (fscanf(file, "%d %d %d %zu %d %d %d", &one.kind, &one.type, &one.op, &one.count, &one.root,
+                &one.stream, &one.config) == 7) {
+    const size_t bytes = one.count * item_of[one.type] * ranks + GUARD;
+    calls = realloc(calls, (number_of_calls + 1) * sizeof *calls);
+    calls[number_of_calls++] = one;
+    if (bytes > room) room = bytes;
+  }
+  file = opened(arguments[2]);
+  check(fread(values, sizeof values, 1, file) == 1, "values", 0);
+  if (strcmp(arguments[5], "processes") == 0) return run_processes();
+  start_driver();
+  CHECK(ncclGetUniqueId(&id));
+  if (strcmp(arguments[5], "threads") == 0) {
+    run_threads(&id);
+  } else {
+    run_group(&id, strcmp(arguments[5], "wrong") == 0);
+  }
+  return 0;
+}
