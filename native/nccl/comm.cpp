@@ -198,9 +198,10 @@ void Comm::interrupt() {
     const std::lock_guard held(mutex_);
     is_aborted_ = true;
     if (waits_on_ != nullptr) waits_on_->abort();
-    if (part_ != nullptr) {
-        part_->give_up(aborted());
-        part_->participant().abort();
+    for (const auto& part : {part_, closing_}) {
+        if (part == nullptr) continue;
+        part->give_up(aborted());
+        part->participant().abort();
     }
     for (const Opening* child : children_) {
         if (child->comm != nullptr) child->comm->interrupt();

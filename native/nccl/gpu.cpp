@@ -14,7 +14,7 @@ Gpu Gpu::current() {
         // A device's number in the driver is its place among those that the process sees.
         return with(static_cast<int>(device));
     } catch (const std::exception& none) {
-        return {nullptr, none.what()};
+        return {nullptr, 0, none.what()};
     }
 }
 
@@ -26,9 +26,9 @@ Gpu Gpu::with(int ordinal) {
         cuda::start();
         auto& device = (*devices)[ordinal];
         if (device == nullptr) device = new CudaDevice(ordinal);
-        return {device, ""};
+        return {device, device->context(), ""};
     } catch (const std::exception& none) {
-        return {nullptr, none.what()};
+        return {nullptr, 0, none.what()};
     }
 }
 

@@ -9,6 +9,7 @@ namespace sley::nccl {
 
 struct Gpu {
     CudaDevice* device = nullptr;  // lasts until the process ends
+    cuda::Context context = 0;     // its
     std::string lacks;             // why there is none
 
     // Of this thread, as NVIDIA's runtime chooses it.

@@ -15,7 +15,7 @@
 namespace sley::nccl {
 namespace {
 
-constexpr auto kPoll = std::chrono::milliseconds(1);
+constexpr auto kStatePause = std::chrono::milliseconds(1);
 
 // What ranks tell of themselves, beside what DeviceRank wants to know. All decide by the same texts.
 constexpr char kRules[] = "nccl rules";  // by which they decide
@@ -26,8 +26,8 @@ constexpr char kReal[] = "nccl version";   // of its NCCL; "" without one
 constexpr char kNumber[] = "nccl number";  // rank 0's is the communicator's
 
 // The communicator that this thread opens; its waits end with it.
-thread_local Comm* opened = nullptr;
-bool is_over() { return opened != nullptr && opened->is_aborted(); }
+thread_local Comm* being_opened = nullptr;
+bool is_over() { return being_opened != nullptr && being_opened->is_aborted(); }
 
 std::string digits(const Nonce& nonce) {
     std::string text;
@@ -112,7 +112,7 @@ Result Opening::drop(Result result) {
 
 Result Opening::run() {
     const auto before = std::exchange(is_interrupted, is_over);
-    opened = comm;
+    being_opened = comm;
     Result result;
     try {
         result = make();
@@ -123,7 +123,7 @@ Result Opening::run() {
     } catch (const std::exception& why) {
         result = refuse(Result::kSystemError, {"N608", "a rank that can continue", why.what()});
     }
-    opened = nullptr;
+    being_opened = nullptr;
     is_interrupted = before;
     if (comm != nullptr) result = comm->finish(result, blocks ? out : nullptr);
     if (parent != nullptr) parent->remove_child(this);
@@ -132,7 +132,7 @@ Result Opening::run() {
 
 Result Opening::make() {
     std::optional<cuda::Current> current;
-    if (gpu.device != nullptr) current.emplace(gpu.device->context());
+    if (gpu.context != 0) current.emplace(gpu.context);
     const auto decision = decide();
     if (decision.part != nullptr) comm->start(decision.part);
     auto result = Result::kSuccess;
@@ -237,7 +237,7 @@ Result Opening::finish_real() {
         Handle* asked = parent != nullptr ? parent->real() : comm->real();
         const bool is_lost = comm != nullptr && is_error(comm->state());
         if (is_lost) return comm->state();
-        std::this_thread::sleep_for(kPoll);
+        std::this_thread::sleep_for(kStatePause);
         if (real().CommGetAsyncError(asked, &result) != Result::kSuccess) result = Result::kInternalError;
         heard(result);
     }

@@ -40,14 +40,16 @@ struct Watch {
     std::map<std::string, std::weak_ptr<void>> siblings;
 
     void run() {
-        for (std::unique_lock held(mutex);; held.lock()) {
-            const auto seen = parts;
-            if (seen.empty()) break;
+        std::unique_lock held(mutex);
+        while (!parts.empty()) {
+            auto seen = parts;
             held.unlock();
             for (const auto& part : seen) part->look();
+            seen.clear();  // perhaps this was the last owner
             std::this_thread::sleep_for(kGlance);
+            held.lock();
         }
-        runs = false;  // the lock is held: the next part starts another thread
+        runs = false;  // the next part starts another thread
     }
 };
 

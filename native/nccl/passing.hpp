@@ -110,9 +110,9 @@ struct Passing {
     Value (*function)(Values...);
 
     Value operator()(Values... values) const {
-        if (function == nullptr) return failed<Value>(lacking(name.text, name.since));
-        const auto translated = Translation()(name, values...);
-        if (translated != Result::kSuccess) return failed<Value>(group.note(translated));
+        auto refused = Translation()(name, values...);
+        if (refused == Result::kSuccess && function == nullptr) refused = lacking(name.text, name.since);
+        if (refused != Result::kSuccess) return failed<Value>(group.note(refused));
         if constexpr (std::is_same_v<Value, Result>) {
             const auto result = function(values...);
             heard(result);

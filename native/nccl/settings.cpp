@@ -33,7 +33,7 @@ double number(const char* name, double otherwise) {
     return found > 0 ? found : otherwise;
 }
 
-const std::set<std::string> kKinds{"allreduce", "broadcast", "reduce", "allgather",
+const std::set<std::string> kCollectives{"allreduce", "broadcast", "reduce", "allgather",
                                    "reducescatter", "alltoall", "gather", "scatter"};
 
 }  // namespace
@@ -50,7 +50,7 @@ Settings Settings::from_environment() {
     if (made.which.empty() || made.is_off() || made.is_only()) return made;
     std::istringstream names(made.which);
     for (std::string name; std::getline(names, name, ',');) {
-        if (kKinds.count(kind_of(name)) == 0) {
+        if (kCollectives.count(kind_of(name)) == 0) {
             made.lacks = "SLEY_NCCL names '" + name + "', which is no collective";
         }
         made.kinds.insert(kind_of(name));

@@ -2,6 +2,7 @@
 // r of a communicator is a Handle with this number. As NCCL does, it calls a function of its own by
 // the public name, which a preloaded library has, too; and a split of a communicator that doesn't
 // block is made by a thread of its own.
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -18,6 +19,7 @@ struct Handle {
     int number;
     bool blocks;
     Result state;
+    bool is_aborted = false;
 };
 }  // namespace sley::nccl
 
@@ -33,10 +35,14 @@ using namespace sley::nccl;
 namespace {
 
 std::mutex mutex;
+std::condition_variable changed;
+std::string held;  // a function that waits until its communicator is aborted
+int waiting = 0;
 std::string journal;
 std::map<std::string, Result> failures;
 std::map<const void*, int> handles;  // all that were given out, by their numbers
 thread_local int depth = 0;
+thread_local Result group_error{};
 thread_local std::vector<std::pair<Handle**, Handle*>> splits;
 
 void write(std::ostream& out, Handle* handle) {
@@ -90,6 +96,16 @@ Handle* made(int number, bool blocks = true) {
     return handle;
 }
 
+// Of a new communicator, which `*out` has by now.
+Result finish(const char* name, Handle* comm) {
+    std::unique_lock lock(mutex);
+    if (held != name) return comm->blocks ? Result::kSuccess : Result::kInProgress;
+    ++waiting;
+    changed.wait(lock, [&] { return comm->is_aborted; });
+    --waiting;
+    return Result::kInternalError;
+}
+
 Result finish_splits() {
     for (const auto& [out, child] : splits) __atomic_store_n(out, child, __ATOMIC_RELEASE);
     splits.clear();
@@ -114,12 +130,26 @@ Result reply(GetVersionCall, int* version) {
 const char* reply(GetErrorStringCall, Result) { return "the stand-in's name"; }
 const char* reply(GetLastErrorCall, Handle*) { return "the stand-in's error"; }
 Result reply(CommInitRankCall, Handle** out, int, UniqueId, int rank) {
-    *out = made(rank);
-    return Result::kSuccess;
+    Handle* comm = made(rank);
+    __atomic_store_n(out, comm, __ATOMIC_RELEASE);
+    return finish("CommInitRank", comm);
 }
 Result reply(CommInitRankConfigCall, Handle** out, int, UniqueId, int rank, Config* config) {
-    *out = made(rank, config == nullptr || config->blocking != 0);
-    return (*out)->blocks ? Result::kSuccess : Result::kInProgress;
+    Handle* comm = made(rank, config == nullptr || config->blocking != 0);
+    __atomic_store_n(out, comm, __ATOMIC_RELEASE);
+    return finish("CommInitRankConfig", comm);
+}
+Result reply(CommAbortCall, Handle* comm) {
+    const std::lock_guard lock(mutex);
+    if (handles.count(comm) > 0) comm->is_aborted = true;
+    changed.notify_all();
+    return Result::kSuccess;
+}
+// What a group refuses keeps it from launching the rest.
+Result reply(AllReduceCall, const void*, void*, size_t, int, RedOp, Handle* comm, void*) {
+    if (comm != nullptr) return Result::kSuccess;
+    if (depth > 0) group_error = Result::kInvalidArgument;
+    return Result::kInvalidArgument;
 }
 Result reply(CommInitRankScalableCall, Handle** out, int, int rank, int, UniqueId*, Config*) {
     *out = made(rank);
@@ -176,7 +206,10 @@ Result reply(GroupStartCall) {
 }
 Result reply(GroupEndCall) {
     if (depth == 0) return Result::kInvalidUsage;
-    return --depth > 0 ? Result::kSuccess : finish_splits();
+    if (--depth > 0) return Result::kSuccess;
+    const auto made = finish_splits();
+    const auto error = std::exchange(group_error, Result::kSuccess);
+    return error != Result::kSuccess ? error : made;
 }
 Result reply(GroupSimulateEndCall, void*) {
     if (depth > 0) reply(GroupEndCall{});
@@ -218,4 +251,13 @@ EXPORT const char* stand_in_journal() {
 EXPORT void stand_in_fail(const char* name, Result result) {
     const std::lock_guard lock(mutex);
     failures[name] = result;
+}
+// Lets a function wait until its communicator is aborted; "" none.
+EXPORT void stand_in_hold(const char* name) {
+    const std::lock_guard lock(mutex);
+    held = name;
+}
+EXPORT int stand_in_waiting() {
+    const std::lock_guard lock(mutex);
+    return waiting;
 }

@@ -1,27 +1,104 @@
-// sley's library under a sanitizer, over the stand-in: communicators come and go in several
-// threads, each with groups of its own, while another thread asks for their state and aborts them.
+// sley's library under a sanitizer, over stand-ins for NVIDIA's NCCL and for ranks on devices. Its first
+// argument names the test; the library of the stand-in is in SLEY_NCCL_LIBRARY.
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <random>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "nccl/abi.hpp"
+#include "nccl/group.hpp"
+#include "nccl/passing.hpp"
+#include "nccl_rank.hpp"
 
-using namespace sley::nccl;
-
-#define OWN(result, name, since, parameters, arguments) extern "C" result nccl##name parameters;
+#define OWN(result, name, since, parameters, arguments) \
+    namespace sley::nccl {                              \
+    extern "C" result nccl##name parameters;            \
+    }
 #define PASSED OWN
 #include "nccl/functions.def"
 
+namespace sley::nccl_test {
 namespace {
 
-void check(bool holds, const char* what) {
+using namespace sley::nccl;
+using nccl::UniqueId;
+
+void check(bool holds, const std::string& what) {
     if (holds) return;
-    std::fprintf(stderr, "%s: %s\n", what, ncclGetLastError(nullptr));
+    std::fprintf(stderr, "%s: %s\n", what.c_str(), ncclGetLastError(nullptr));
     std::abort();
 }
 #define CHECK(condition) check(condition, #condition)
+
+void pause(int milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+void in_ranks(int ranks, const std::function<void(int)>& what) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(what, rank);
+    for (auto& thread : threads) thread.join();
+}
+
+UniqueId new_id() {
+    UniqueId id{};
+    CHECK(ncclGetUniqueId(&id) == Result::kSuccess);
+    return id;
+}
+
+Config blocking(bool blocks) {
+    Config config{};
+    config.size = offsetof(Config, cgaClusterSize);
+    config.magic = kMagic;
+    config.blocking = blocks;
+    return config;
+}
+
+// As PyTorch waits for what it has begun.
+Result wait(Handle* comm, Result result = Result::kInProgress) {
+    while (result == Result::kInProgress) {
+        pause(1);
+        CHECK(ncclCommGetAsyncError(comm, &result) == Result::kSuccess);
+    }
+    return result;
+}
+
+bool is_sleys(Handle* comm) { return Comm::find(comm).comm->engine() != nullptr; }
+
+// A stand-in's function.
+template <class Function>
+Function* stand_in(const char* name) {
+    static void* library = dlopen(std::getenv("SLEY_NCCL_LIBRARY"), RTLD_NOW);
+    return reinterpret_cast<Function*>(dlsym(library, name));
+}
+std::string journal() { return stand_in<const char*()>("stand_in_journal")(); }
+
+// What a group has launched, by their sizes.
+thread_local std::vector<std::size_t> launched;
+Result note_launch(nccl::Part&, const Collective& call) {
+    launched.push_back(call.size_bytes);
+    return Result::kSuccess;
+}
+Collective numbered(std::size_t number) {
+    Collective made{};
+    made.size_bytes = number;
+    return made;
+}
+Result collective(Handle* comm, std::size_t number) {
+    return group.add(*Comm::find(comm).comm, numbered(number), note_launch);
+}
+
+// ---- Communicators that the real library has alone.
 
 constexpr int kRounds = 40;
 
@@ -51,9 +128,7 @@ void make_and_use(int rank) {
 // aborts it, perhaps before the owner's last call.
 void watch_and_abort() {
     for (int round = 0; round < kRounds; ++round) {
-        Config config{};
-        config.size = offsetof(Config, cgaClusterSize);
-        config.magic = kMagic;
+        auto config = blocking(false);
         Handle* comm = nullptr;
         CHECK(ncclCommInitRankConfig(&comm, 8, UniqueId{}, 0, &config) == Result::kInProgress);
         std::atomic<bool> is_split{false};
@@ -73,11 +148,446 @@ void watch_and_abort() {
     }
 }
 
-}  // namespace
-
-int main() {
+void test_passed_on() {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 4; ++rank) threads.emplace_back(make_and_use, rank);
     threads.emplace_back(watch_and_abort);
     for (auto& thread : threads) thread.join();
+}
+
+// ---- Communicators that are opened.
+
+// From init to destroy, of threads; and splits and what is left of a communicator.
+void test_life() {
+    for (const bool blocks : {true, false}) {
+        const auto id = new_id();
+        in_ranks(4, [&](int rank) {
+            auto config = blocking(blocks);
+            Handle *comm = nullptr, *half = nullptr, *most = nullptr, *foreign = nullptr;
+            const auto result = ncclCommInitRankConfig(&comm, 4, id, rank, &config);
+            CHECK(result == (blocks ? Result::kSuccess : Result::kInProgress));
+            CHECK(wait(comm, result) == Result::kSuccess && is_sleys(comm));
+            CHECK(collective(comm, 1) == Result::kSuccess);
+            wait(comm, ncclCommSplit(comm, rank % 2, -rank, &half, nullptr));
+            const auto& its = *Comm::find(half).comm;
+            CHECK(is_sleys(half) && its.ranks == 2 && its.rank == 1 - rank / 2);
+            wait(comm, ncclCommSplit(comm, rank == 3 ? -1 : 0, rank, &most, nullptr));
+            CHECK((most == nullptr) == (rank == 3));
+            if (rank < 3) {
+                int out = 1;
+                if (rank != 1) wait(most, ncclCommShrink(most, &out, 1, &foreign, nullptr, 0));
+                if (rank != 1) CHECK(is_sleys(foreign) && Comm::find(foreign).comm->rank == rank / 2);
+                if (rank != 1) CHECK(ncclCommDestroy(foreign) == Result::kSuccess);
+                CHECK(ncclCommDestroy(most) == Result::kSuccess);
+            }
+            wait(half, ncclCommFinalize(half));
+            CHECK(ncclCommFinalize(half) == Result::kInvalidArgument);
+            for (Handle* one : {half, comm}) {
+                CHECK(ncclCommDestroy(one) == Result::kSuccess);
+                CHECK(ncclCommDestroy(one) == Result::kInvalidArgument);
+                CHECK(std::string(ncclGetLastError(one)).rfind("N703", 0) == 0);
+            }
+        });
+    }
+}
+
+// One thread has all ranks, as with ncclCommInitAll.
+void test_one_thread() {
+    constexpr int kRanks = 4;
+    std::array<Handle*, kRanks> comms{}, parts{}, all{};
+    const auto id = new_id();
+    CHECK(ncclGroupStart() == Result::kSuccess && ncclGroupStart() == Result::kSuccess);
+    for (int rank = 0; rank < kRanks; ++rank) {
+        CHECK(ncclCommInitRank(&comms[rank], kRanks, id, rank) == Result::kSuccess);
+    }
+    CHECK(ncclGroupEnd() == Result::kSuccess && !is_sleys(comms[0]));
+    CHECK(ncclGroupEnd() == Result::kSuccess);
+    CHECK(ncclCommInitAll(all.data(), kRanks, nullptr) == Result::kSuccess);
+    ncclGroupStart();
+    for (int rank = 0; rank < kRanks; ++rank) {
+        CHECK(collective(comms[rank], rank) == Result::kSuccess);
+        CHECK(ncclCommSplit(comms[rank], 0, rank, &parts[rank], nullptr) == Result::kSuccess);
+    }
+    CHECK(launched.empty() && ncclGroupEnd() == Result::kSuccess);
+    CHECK(launched == (std::vector<std::size_t>{0, 1, 2, 3}));
+    journal();
+    // A call that is refused in the middle.
+    Handle* failed = nullptr;
+    ncclGroupStart();
+    CHECK(collective(comms[0], 9) == Result::kSuccess);
+    CHECK(ncclCommSplit(comms[0], 0, 0, &failed, nullptr) == Result::kSuccess && failed != nullptr);
+    CHECK(ncclSend(nullptr, 1, 7, 0, comms[0], nullptr) == Result::kSuccess);
+    Handle* gone = all[0];
+    for (Handle* one : all) CHECK(is_sleys(one) && ncclCommDestroy(one) == Result::kSuccess);
+    CHECK(ncclAllReduce(nullptr, nullptr, 1, 7, RedOp{}, gone, nullptr) == Result::kInvalidArgument);
+    CHECK(ncclGroupEnd() == Result::kInvalidArgument);
+    CHECK(failed == nullptr && launched.size() == 4);
+    CHECK(journal().find("AllReduce 0 0 0 0 op0 null 0\nGroupEnd") != std::string::npos);
+    for (Handle* one : parts) CHECK(ncclCommFinalize(one) == Result::kSuccess);
+    for (Handle* one : parts) CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    for (Handle* one : comms) CHECK(ncclCommDestroy(one) == Result::kSuccess);
+}
+
+// What each rank's communicator is run by; ranks that differ don't disagree.
+std::set<bool> runs(int ranks, const std::function<UniqueId(int)>& id_of) {
+    std::vector<char> found(ranks);
+    in_ranks(ranks, [&](int rank) {
+        Handle* comm = nullptr;
+        CHECK(ncclCommInitRank(&comm, ranks, id_of(rank), rank) == Result::kSuccess);
+        found[rank] = is_sleys(comm);
+        CHECK(ncclCommDestroy(comm) == Result::kSuccess);
+    });
+    return {found.begin(), found.end()};
+}
+
+void test_agreement() {
+    const std::set<bool> sley{true}, nccl{false};
+    auto id = new_id();
+    CHECK(runs(3, [&](int rank) { return pause(20 * rank), id; }) == sley);
+    // The root has served its ranks. NCCL's own root has, too: it is NCCL's to refuse them.
+    CHECK(runs(3, [&](int) { return id; }) == nccl);
+    CHECK(runs(2, [](int) { return UniqueId{}; }) == nccl);
+    script.refuses = "too little";
+    id = new_id();
+    CHECK(runs(3, [&](int) { return id; }) == nccl);
+    script.refuses = "";
+    script.lacks = "no driver";
+    id = new_id();
+    CHECK(runs(3, [&](int) { return id; }) == nccl);
+    script.lacks = "";
+    for (const char* which : {"off", "AllReduce,NoSuch"}) {
+        id = new_id();
+        setenv("SLEY_NCCL", which, 1);
+        CHECK(runs(2, [&](int) { return id; }) == nccl);
+        unsetenv("SLEY_NCCL");
+    }
+    setenv("SLEY_NCCL", "AllReduce,AlltoAll", 1);
+    id = new_id();
+    Handle* one = nullptr;
+    CHECK(ncclCommInitRank(&one, 1, id, 0) == Result::kSuccess);
+    const auto& its = *Comm::find(one).comm;
+    CHECK(its.runs("all_reduce") && its.runs("all_to_all") && !its.runs("reduce"));
+    CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    // Without NCCL: what sley doesn't run is refused, and so is a communicator that it can't run.
+    setenv("SLEY_NCCL", "only", 1);
+    id = new_id();
+    CHECK(ncclCommInitRank(&one, 1, id, 0) == Result::kSuccess && is_sleys(one));
+    int count = 0;
+    CHECK(ncclCommCount(one, &count) == Result::kSuccess && count == 1);
+    CHECK(ncclSend(nullptr, 1, 7, 0, one, nullptr) == Result::kInvalidUsage);
+    CHECK(std::string(ncclGetLastError(one)).find("SLEY_NCCL=only") != std::string::npos);
+    CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    script.refuses = "too little";
+    id = new_id();
+    CHECK(ncclCommInitRank(&one, 1, id, 0) == Result::kSystemError && one == nullptr);
+    CHECK(std::string(ncclGetLastError(one)).find("too little") != std::string::npos);
+    script.refuses = "";
+    unsetenv("SLEY_NCCL");
+    // A rank without sley waits in NCCL for one with it.
+    setenv("SLEY_NCCL_WAIT_S", "0.05", 1);
+    id = new_id();
+    CHECK(ncclCommInitRank(&one, 2, id, 0) == Result::kSuccess && !is_sleys(one));
+    CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    unsetenv("SLEY_NCCL_WAIT_S");
+    // Several ids; a rank that has others is told.
+    std::array<UniqueId, 3> ids{new_id(), new_id(), new_id()};
+    in_ranks(2, [&](int rank) {
+        Handle* comm = nullptr;
+        CHECK(ncclCommInitRankScalable(&comm, 2, rank, 2, ids.data(), nullptr) == Result::kSuccess);
+        CHECK(is_sleys(comm) && ncclCommDestroy(comm) == Result::kSuccess);
+    });
+    ids[0] = new_id();
+    in_ranks(2, [&](int rank) {
+        auto own = ids;
+        if (rank == 1) own[1] = ids[2];
+        Handle* comm = nullptr;
+        const auto result = ncclCommInitRankScalable(&comm, 2, rank, 2, own.data(), nullptr);
+        CHECK(result == Result::kInvalidArgument && comm == nullptr);
+    });
+}
+
+// Where the ranks of `test_aborts` stop: rank 1 until it may go on.
+std::atomic<const char*> stop{""};
+std::atomic<bool> is_there[2], goes_on;
+
+void come(const std::string& where, int rank) {
+    if (where != stop.load()) return;
+    is_there[rank < 0 ? 0 : rank] = true;
+    while (rank == 1 && !goes_on) pause(1);
+}
+
+// Another thread aborts a communicator of rank 0, at the latest while `blocked` waits for rank 1.
+void abort_while(const char* where, Handle* const& comm, const std::function<bool()>& is_time,
+                 const std::function<Result()>& blocked) {
+    std::thread watchdog([&] {
+        while (!is_time()) pause(1);
+        Handle* const seen = comm;
+        auto state = Result::kSuccess;
+        ncclCommGetAsyncError(seen, &state);
+        check(ncclCommAbort(seen) == Result::kSuccess, where);
+        CHECK(ncclCommGetAsyncError(seen, &state) == Result::kInvalidArgument);
+        CHECK(ncclCommFinalize(seen) == Result::kInvalidArgument);
+        goes_on = true;
+    });
+    check(blocked() != Result::kSuccess, where);
+    watchdog.join();
+}
+
+Result init(Handle** comm, const UniqueId& id, int rank, bool blocks, bool in_group) {
+    auto config = blocking(blocks);
+    if (in_group) ncclGroupStart();
+    const auto result = ncclCommInitRankConfig(comm, 2, id, rank, &config);
+    return in_group ? ncclGroupEnd() : result;
+}
+
+// While its rank waits for a rank that never comes, one that opens, all ranks' last word.
+void test_aborts_of_inits() {
+    for (const char* where : {"offer", "open", "opened"}) {
+        for (const int way : {0, 1, 2, 3}) {
+            const bool blocks = way % 2 == 0, in_group = way / 2 == 1, is_alone = where[1] == 'f';
+            stop = where;
+            is_there[0] = is_there[1] = goes_on = false;
+            const auto id = new_id();
+            Handle *victim = nullptr, *other = nullptr;
+            std::thread rank_1([&] {
+                if (is_alone) return;
+                auto result = init(&other, id, 1, blocks, in_group);
+                // The last word may have come before rank 0 left: then it is told afterwards.
+                while (other != nullptr && !is_error(result)) result = wait(other);
+                CHECK(is_error(result));
+            });
+            abort_while(where, victim, [&] { return is_there[0] && (is_alone || is_there[1]); },
+                        [&] { return init(&victim, id, 0, blocks, in_group); });
+            rank_1.join();
+        }
+    }
+    stop = "";
+}
+
+// While the real library makes its part.
+void test_aborts_in_the_real_library() {
+    goes_on = false;
+    stand_in<void(const char*)>("stand_in_hold")("CommInitRankConfig");
+    const auto id = new_id();
+    in_ranks(2, [&](int rank) {
+        Handle* comm = nullptr;
+        const auto waiting = stand_in<int()>("stand_in_waiting");
+        abort_while("real", comm, [&] { return waiting() == 2 || goes_on; },
+                    [&] { return init(&comm, id, rank, true, false); });
+    });
+    stand_in<void(const char*)>("stand_in_hold")("");
+}
+
+// Until it is given up.
+Result spin(nccl::Part& part, const Collective&) {
+    is_there[0] = true;
+    while (!part.engine().error()) pause(1);
+    return Result::kInternalError;
+}
+
+// While a call runs, in a group and outside; while its ranks split; while they close. Then the others
+// are told.
+void test_aborts_of_calls() {
+    for (const std::string what : {"call", "group", "split", "finalize"}) {
+        const auto id = new_id();
+        std::array<Handle*, 2> comms{};
+        in_ranks(2, [&](int rank) {
+            CHECK(init(&comms[rank], id, rank, true, false) == Result::kSuccess);
+        });
+        is_there[0] = goes_on = false;
+        auto& comm = *Comm::find(comms[0]).comm;
+        Handle* child = nullptr;
+        stop = what == "finalize" ? "close" : "";
+        abort_while(what.c_str(), comms[0], [&] { return is_there[0] || what == "split"; }, [&] {
+            if (what == "split") return ncclCommSplit(comms[0], 0, 0, &child, nullptr);
+            if (what == "finalize") return ncclCommFinalize(comms[0]), Result::kInternalError;
+            if (what == "group") ncclGroupStart();
+            const auto result = group.add(comm, numbered(1), spin);
+            return what == "group" ? ncclGroupEnd() : result;
+        });
+        stop = "";
+        auto state = Result::kSuccess;
+        while (state == Result::kSuccess) ncclCommGetAsyncError(comms[1], &state);
+        CHECK(state == Result::kRemoteError);
+        CHECK(std::string(ncclGetLastError(nullptr)).rfind("N623", 0) == 0 || what == "split");
+        CHECK(ncclCommDestroy(comms[1]) == Result::kSuccess);
+    }
+}
+
+void test_aborts() {
+    script.at = come;
+    test_aborts_of_inits();
+    test_aborts_in_the_real_library();
+    test_aborts_of_calls();
+    script.at = [](const auto&, int) {};
+}
+
+// ---- Processes.
+
+// What happens to a rank.
+enum Trait {
+    kNormal, kOff, kOnly, kList, kLacks, kRefuses, kWithout, kLate, kNone, kTraits,
+    kAborts = kTraits, kDiesBefore, kDiesOpening, kDiesOpened, kAllTraits
+};
+enum Outcome : int { kUnknown, kSley, kNccl, kError, kDead };
+
+struct Mix {
+    UniqueId id;
+    std::atomic<bool> has_id;
+    std::atomic<int> outcomes[4];
+};
+
+// A rank of a mix, in a process of its own; it ends with it.
+[[noreturn]] void take_part(Mix& mix, int rank, int ranks, Trait trait, unsigned seed) {
+    alarm(60);  // far beyond what a rank waits
+    if (trait == kOff || trait == kOnly) setenv("SLEY_NCCL", trait == kOff ? "off" : "only", 1);
+    if (trait == kList) setenv("SLEY_NCCL", "AllReduce", 1);
+    if (trait == kNone) setenv("SLEY_NCCL_LIBRARY", "/none", 1);
+    if (trait == kLacks) script.lacks = "no driver";
+    if (trait == kRefuses) script.refuses = "too little";
+    const auto die = [&] {
+        mix.outcomes[rank] = kDead;
+        _exit(0);
+    };
+    script.at = [&](const std::string& at, int) {
+        if (trait == kDiesOpening && at == "open") die();
+        if (trait == kDiesOpened && at == "opened") die();
+    };
+    if (rank == 0) {
+        // Who can't make an id has none to give.
+        mix.id = trait == kWithout ? UniqueId{} : new_id();
+        mix.has_id = true;
+    }
+    while (!mix.has_id) pause(1);
+    if (trait == kDiesBefore) die();
+    if (trait == kLate) pause(static_cast<int>(seed % 150));
+    if (trait == kWithout) {  // it goes to NCCL at once
+        mix.outcomes[rank] = kNccl;
+        _exit(0);
+    }
+    Handle* comm = nullptr;
+    std::thread watchdog([&] {
+        if (trait != kAborts) return;
+        pause(static_cast<int>(seed % 30));
+        Handle* const seen = __atomic_load_n(&comm, __ATOMIC_ACQUIRE);
+        if (seen != nullptr) ncclCommAbort(seen);
+    });
+    const auto result = ncclCommInitRank(&comm, ranks, mix.id, rank);
+    if (trait == kAborts) {
+        watchdog.join();
+        mix.outcomes[rank] = kDead;
+        _exit(0);
+    }
+    watchdog.join();
+    mix.outcomes[rank] = result != Result::kSuccess ? kError : is_sleys(comm) ? kSley : kNccl;
+    if (seed % 2 == 0 && result == Result::kSuccess) ncclCommDestroy(comm);
+    std::exit(0);
+}
+
+// Ranks never disagree about who runs what, and none waits for ever.
+void test_mixes(int first, int count) {
+    setenv("SLEY_NCCL_WAIT_S", "0.1", 1);
+    constexpr int kAtOnce = 8;
+    struct Running {
+        Mix* mix;
+        int number, ranks;
+        std::array<Trait, 4> traits;
+        std::array<pid_t, 4> processes;
+    };
+    for (int done = 0; done < count; done += kAtOnce) {
+        std::vector<Running> running;
+        for (int number = first + done; number < first + std::min(done + kAtOnce, count); ++number) {
+            std::mt19937 random(number);
+            Running one{static_cast<Mix*>(mmap(nullptr, sizeof(Mix), PROT_READ | PROT_WRITE,
+                                               MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
+                        number, 2 + static_cast<int>(random() % 3), {}, {}};
+            // Half of the mixes have ranks that die or abort, too.
+            const auto most = number % 2 == 0 ? kTraits : kAllTraits;
+            for (int rank = 0; rank < one.ranks; ++rank) {
+                const bool is_normal = random() % 2 == 0;
+                one.traits[rank] = is_normal ? kNormal : static_cast<Trait>(random() % most);
+                const unsigned seed = random();
+                one.processes[rank] = fork();
+                if (one.processes[rank] == 0) {
+                    take_part(*one.mix, rank, one.ranks, one.traits[rank], seed);
+                }
+            }
+            running.push_back(one);
+        }
+        for (auto& one : running) {
+            std::set<int> found;
+            std::string told = "mix " + std::to_string(one.number) + ":";
+            bool ended = true;
+            for (int rank = 0; rank < one.ranks; ++rank) {
+                int status = 0;
+                waitpid(one.processes[rank], &status, 0);
+                ended = ended && status == 0;
+                found.insert(one.mix->outcomes[rank]);
+                told += " " + std::to_string(one.traits[rank]) + "->" +
+                        std::to_string(one.mix->outcomes[rank]) + "(" + std::to_string(status) + ")";
+            }
+            check(ended && found.count(kUnknown) == 0, told);
+            check(found.count(kSley) + found.count(kNccl) < 2, told);
+            munmap(one.mix, sizeof(Mix));
+        }
+    }
+}
+
+// A child of a fork has no communicators; its end, and an exit without destroy, disturb nobody but those
+// that they leave.
+void test_processes() {
+    auto* mix = static_cast<Mix*>(mmap(nullptr, sizeof(Mix), PROT_READ | PROT_WRITE,
+                                       MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    const auto other = fork();
+    Handle* comm = nullptr;
+    if (other == 0) {
+        while (!mix->has_id) pause(1);
+        CHECK(ncclCommInitRank(&comm, 2, mix->id, 1) == Result::kSuccess && is_sleys(comm));
+        while (mix->outcomes[1] == kUnknown) pause(1);
+        std::exit(0);
+    }
+    mix->id = new_id();
+    mix->has_id = true;
+    CHECK(ncclCommInitRank(&comm, 2, mix->id, 0) == Result::kSuccess && is_sleys(comm));
+    const auto child = fork();
+    auto state = Result::kSuccess;
+    if (child == 0) {
+        for (auto* call : {ncclCommFinalize, ncclCommDestroy, ncclCommAbort}) {
+            CHECK(call(comm) == Result::kInvalidArgument);
+        }
+        CHECK(ncclCommGetAsyncError(comm, &state) == Result::kInvalidArgument);
+        CHECK(std::string(ncclGetLastError(comm)).find("forked this one") != std::string::npos);
+        CHECK(runs(2, [id = new_id()](int) { return id; }) == std::set<bool>{true});
+        std::exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+    pause(100);
+    CHECK(ncclCommGetAsyncError(comm, &state) == Result::kSuccess && state == Result::kSuccess);
+    mix->outcomes[1] = kDead;
+    waitpid(other, &status, 0);
+    CHECK(status == 0);
+    while (state == Result::kSuccess) ncclCommGetAsyncError(comm, &state);
+    CHECK(state == Result::kRemoteError);
+    CHECK(std::string(ncclGetLastError(comm)).rfind("N620", 0) == 0);
+    CHECK(ncclCommDestroy(comm) == Result::kSuccess);
+}
+
+}  // namespace
+}  // namespace sley::nccl_test
+
+// A thread may get the memory that glibc had for another one's variables of a library.
+extern "C" const char* __tsan_default_suppressions() { return "race:_dl_deallocate_tls\n"; }
+
+int main(int count, char** arguments) {
+    using namespace sley::nccl_test;
+    const std::string test = count > 1 ? arguments[1] : "";
+    if (test == "passed_on") test_passed_on();
+    if (test == "life") test_life();
+    if (test == "one_thread") test_one_thread();
+    if (test == "agreement") test_agreement();
+    if (test == "aborts") test_aborts();
+    if (test == "processes") test_processes();
+    if (test == "mixes") test_mixes(std::atoi(arguments[2]), std::atoi(arguments[3]));
 }
