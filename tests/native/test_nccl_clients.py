@@ -15,11 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from test_nccl_calls import driver, folder, tables
 
 from sley.compiler.deployment import nccl_programs
 from sley.compiler.deployment.nccl_programs import Reach
-from support.devices.native_programs import SOURCES, TESTS, run, sanitized
+from support.devices.native_programs import TESTS
 from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
+
+__all__ = ["driver", "folder"]
 
 PASSED_ON = 22907
 """The version of the stand-in, to which sley's library passes calls on."""
@@ -154,23 +157,42 @@ def test_ctypes_by_name_by_path_and_by_the_variable_of_a_program(variable: str, 
     assert output([*command, put[variable]], put)[0] == f"{PASSED_ON}\n"
 
 
+def process_group() -> Path:
+    own = nccl_programs.library()
+    flags = ("-std=c++17", "-pthread", str(own), f"-Wl,-rpath,{own.parent}", "-ldl")
+    return compiled(PROCESS_GROUP, "", *flags)
+
+
 @pytest.mark.parametrize("ranks", ["threads", "processes"])
 @pytest.mark.parametrize("waits", ["blocking", "polling"])
 def test_the_calls_of_pytorchs_process_group(ranks: str, waits: str) -> None:
-    own = nccl_programs.library()
-    flags = ("-std=c++17", "-pthread", str(own), f"-Wl,-rpath,{own.parent}", "-ldl")
-    program = compiled(PROCESS_GROUP, "", *flags)
-    journal = output([program, "4", ranks, waits], variables(stand_in()))[0].splitlines()
+    journal = output([process_group(), "4", ranks, waits], variables(stand_in()))[0].splitlines()
     called = {f"nccl{line.split()[0]}" for line in journal}
     # NCCL estimates no group of communicators that don't block. sley's own text is the last error.
     assert PYTORCH - called <= {"ncclGroupSimulateEnd", "ncclGetLastError"}
     assert not [line for line in journal if "foreign" in line]
 
 
-def test_pytorchs_process_group_under_a_sanitizer() -> None:
-    program = sanitized("thread", *SOURCES["NCCL"], PROCESS_GROUP)
-    done = run(program, "4", "threads", "polling", SLEY_NCCL_LIBRARY=str(stand_in()))
-    assert done.returncode == 0, done.stderr[-4000:]
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+@pytest.mark.parametrize("waits", ["blocking", "polling"])
+def test_sley_runs_the_collectives_of_pytorchs_process_group(
+    ranks: str, waits: str, folder: Path, driver: dict[str, str]
+) -> None:
+    for number in (3, 4):
+        tables(number, ("float32",), folder)
+    settings = {
+        "SLEY_NCCL_TABLES": str(folder),
+        "SLEY_NCCL_KERNELS": str(folder),
+        "LD_LIBRARY_PATH": driver["LD_LIBRARY_PATH"],
+        "NCCL_DEBUG": "INFO",
+    }
+    command = [process_group(), "4", ranks, waits, "results"]
+    journal, log = output(command, variables(stand_in(), **settings))
+    # Two of all ranks, one of several ids, and two of three ranks.
+    assert log.count("sley runs its collectives") == 4 * 3 + 3 * 2
+    called = {line.split()[0] for line in journal.splitlines()}
+    assert called.isdisjoint({"AllReduce", "AllGather", "Broadcast"})
+    assert {"Send", "Recv", "CommRegister"} <= called
 
 
 @pytest.mark.parametrize("package", PACKAGES)
