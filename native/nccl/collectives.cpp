@@ -53,6 +53,21 @@ DataType moved(std::size_t item) {
     }
 }
 
+// What `work` returns; callers are C.
+template <class Work>
+Result guarded(const Work& work) {
+    try {
+        return work();
+    } catch (const Refusal& why) {
+        return refuse(Result::kInvalidArgument, why);
+    } catch (const cuda::Error& error) {
+        const auto why = cuda::refusal_of(error);
+        return refuse(why.rule == "K517" ? Result::kInvalidArgument : result_of(why), why);
+    } catch (const std::exception& error) {
+        return refuse(Result::kInternalError, {"K516", "a call to start", error.what()});
+    }
+}
+
 Result wrong(const char* function, const std::string& expected, const std::string& found) {
     return refuse(Result::kInvalidArgument, "N705", expected + " for " + function, found,
                   "Correct the call, on all ranks alike.");
@@ -102,6 +117,39 @@ std::string problem(const CudaDevice& device, std::uint64_t address, std::size_t
     return std::string(text) + ", which is on device " + std::to_string(*place);
 }
 
+// Sets the buffers that a call uses. Refuses what kernels couldn't.
+Result set_buffers(const Comm& comm, const char* function, const Request& request, const Kind& kind,
+                   const CudaDevice& device, Collective& call) {
+    if (call.size_bytes == 0) return Result::kSuccess;
+    const auto item = static_cast<std::size_t>(call.values.item_bytes);
+    // Of calls with a root, it alone receives, or it alone sends.
+    const bool is_root = !kind.has_root || request.root == comm.rank;
+    const bool unites = kind.reduces || kind.output_parts;
+    const struct {
+        const char* what;
+        const void* memory;
+        bool is_used, has_parts;
+    } given[] = {{"what is sent", request.send, is_root || unites, kind.input_parts},
+                 {"where it is received", request.receive, is_root || !unites, kind.output_parts}};
+    for (int i = 0; i < 2; ++i) {
+        const auto& [what, memory, is_used, has_parts] = given[i];
+        if (!is_used) continue;
+        const auto address = reinterpret_cast<std::uint64_t>(memory);
+        if (const auto found = problem(device, address, item); !found.empty()) {
+            return wrong(function,
+                         "memory of " + device.name() + " for elements of " +
+                             std::to_string(item) + " bytes, as " + what,
+                         found);
+        }
+        call.buffers.addresses[i] = address;
+        call.buffers.bytes[i] = request.count * item * (has_parts ? comm.ranks : 1);
+    }
+    if (kind.input_parts && kind.output_parts && request.send == request.receive) {
+        return wrong(function, "two buffers", "one");
+    }
+    return Result::kSuccess;
+}
+
 }  // namespace
 
 Result scale(const char* function, const void* scalar, int type, int residence, Comm::Op& made) {
@@ -123,8 +171,12 @@ Result prepare(Comm& comm, const char* kind, const char* function, const Request
     const char* why = comm.unready();
     if (why != nullptr || part == nullptr) {
         return refuse(Result::kInvalidArgument, "N703", std::string("a communicator for ") + function,
-                      why != nullptr ? why : "one that was aborted",
+                      why != nullptr ? why : "one that has ended",
                       "Make calls while the communicator is there.");
+    }
+    if (comm.is_revoked()) {
+        return refuse(Result::kInvalidUsage, "N703", std::string("a communicator for ") + function,
+                      "one that was revoked", "Make calls before.");
     }
     if (is_error(part->failure())) return part->failure();
     auto& engine = part->engine();
@@ -141,9 +193,8 @@ Result prepare(Comm& comm, const char* kind, const char* function, const Request
     });
     if (row == rows.end()) return Result::kSuccess;
 
-    const auto& [number, reduces, has_root, input_parts, output_parts] = row->kind;
     const auto item = item_size(kTypes[type].type);
-    const auto parts = static_cast<std::size_t>(input_parts || output_parts ? comm.ranks : 1);
+    const auto parts = static_cast<std::size_t>(row->kind.is_update() ? 1 : comm.ranks);
     const auto most = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max());
     if (request.count > most / item / parts) {
         return wrong(function, "buffers of less than 2^63 bytes",
@@ -155,7 +206,7 @@ Result prepare(Comm& comm, const char* kind, const char* function, const Request
     call.values.item_bytes = static_cast<std::int64_t>(item);
     call.values.count = static_cast<std::int64_t>(request.count);
     call.stream = reinterpret_cast<Device::Stream>(request.stream);
-    if (!reduces) {
+    if (!row->kind.reduces) {
         call.program.dtype = static_cast<int>(moved(item));
     } else {
         result = set_reduction(comm, function, request, call);
@@ -165,36 +216,15 @@ Result prepare(Comm& comm, const char* kind, const char* function, const Request
         return Result::kSuccess;
     }
 
-    // Only this rank knows the rest. Of calls with a root, it alone receives, or it alone sends.
-    const bool is_root = !has_root || request.root == comm.rank, unites = reduces || output_parts;
-    const auto& device = static_cast<const CudaDevice&>(engine.calls().device());
-    const auto set_buffer = [&](int which, const void* memory, bool has_parts) {
-        const auto address = reinterpret_cast<std::uint64_t>(memory);
-        const auto found = problem(device, address, item);
-        call.buffers.addresses[which] = address;
-        call.buffers.bytes[which] = call.size_bytes / (has_parts ? 1 : parts);
-        if (found.empty()) return Result::kSuccess;
-        return wrong(function,
-                     "memory of " + device.name() + " for elements of " + std::to_string(item) +
-                         " bytes, as " + (which == 0 ? "what is sent" : "where it is received"),
-                     found);
-    };
-    if (call.size_bytes > 0 && (is_root || unites)) {
-        result = set_buffer(0, request.send, input_parts);
-    }
-    if (call.size_bytes > 0 && (is_root || !unites) && result == Result::kSuccess) {
-        result = set_buffer(1, request.receive, output_parts);
-    }
-    if (result != Result::kSuccess) return result;
-    if (input_parts && output_parts && call.size_bytes > 0 && request.send == request.receive) {
-        return wrong(function, "two buffers", "one");
-    }
-    made = call;
-    return Result::kSuccess;
+    // Only this rank knows the rest.
+    result = set_buffers(comm, function, request, row->kind,
+                         static_cast<const CudaDevice&>(engine.calls().device()), call);
+    if (result == Result::kSuccess) made = call;
+    return result;
 }
 
 Result launch(Part& part, const Collective& call) {
-    try {
+    return guarded([&] {
         auto& engine = part.engine();
         const auto outcome =
             engine.calls().start(call.kind, call.program, call.size_bytes, call.values,
@@ -202,14 +232,7 @@ Result launch(Part& part, const Collective& call) {
         if (outcome == StartOutcome::kStarted) return Result::kSuccess;
         if (const auto why = engine.error()) return refuse(result_of(*why), *why);
         return is_error(part.failure()) ? part.failure() : Result::kRemoteError;
-    } catch (const Refusal& why) {
-        return refuse(Result::kInvalidArgument, why);
-    } catch (const cuda::Error& error) {
-        const auto why = cuda::refusal_of(error);
-        return refuse(why.rule == "K517" ? Result::kInvalidArgument : result_of(why), why);
-    } catch (const std::exception& error) {
-        return refuse(Result::kInternalError, {"K516", "a call to start", error.what()});
-    }
+    });
 }
 
 namespace {
@@ -268,7 +291,8 @@ struct Running {
         Comm* comm = Comm::find(request.comm).comm;
         if (comm == nullptr || !comm->runs(kind)) return pass(values...);
         std::optional<Collective> made;
-        const auto result = prepare(*comm, kind, pass.name.text, request, made);
+        const auto result =
+            guarded([&] { return prepare(*comm, kind, pass.name.text, request, made); });
         if (result != Result::kSuccess) return group.note(result);
         return made ? group.add(*comm, *made, launch) : pass(values...);
     }

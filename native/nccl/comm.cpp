@@ -80,7 +80,16 @@ void Comm::clear() {
     is_finalized_ = is_revoked_ = false;
 }
 
-void Comm::end() { places[number_].live.store(nullptr, std::memory_order_release); }
+void Comm::end() {
+    std::shared_ptr<Part> part, closing;  // freed without the lock
+    {
+        const std::lock_guard held(mutex_);
+        engine_ = nullptr;
+        part.swap(part_);
+        closing.swap(closing_);
+    }
+    places[number_].live.store(nullptr, std::memory_order_release);
+}
 
 Comm::Found Comm::find(const Handle* handle) {
     const auto at = reinterpret_cast<std::uintptr_t>(handle);
@@ -177,7 +186,10 @@ Result Comm::finish(Result result, Handle** out) {
         const std::lock_guard held(mutex_);
         waits_on_ = nullptr;
         if (is_aborted_ && !is_error(result)) result = refuse(Result::kInternalError, aborted());
-        if (is_error(result)) failed = std::exchange(part_, nullptr);
+        if (is_error(result)) {
+            engine_ = nullptr;
+            failed.swap(part_);
+        }
         state_ = result;
     }
     if (failed != nullptr) {
@@ -222,11 +234,11 @@ Result Comm::abort() {
     while (is_opening_ && makes_real_ && real() == nullptr) {
         std::this_thread::sleep_for(kPoll);
     }
-    // While one that doesn't block is made, its opening asks for its state, and aborts it itself; the
-    // openings of its children ask for this one's.
+    // Otherwise the opening aborts it, which may be asking for its state. Those of children that don't
+    // block ask for this one's.
     if (!blocks) wait_for_children();
     auto result = Result::kSuccess;
-    if (!is_opening_ || (makes_real_ && blocks)) result = abort_real();
+    if (!is_opening_ || makes_real_) result = abort_real();
     if (const auto part = close(false)) part->wait_for_close();
     if (result == Result::kSuccess) end();
     return result;
@@ -246,9 +258,7 @@ std::shared_ptr<Part> Comm::close(bool meets) {
 Result Comm::destroy() {
     if (is_opening_) return abort();
     wait_for_children();
-    // In a group the next call may be that of another rank, or of another communicator.
-    const auto part = close(true);
-    if (part != nullptr && group.depth == 0) part->wait_for_close();
+    if (auto part = close(true)) group.add(std::move(part));
     auto result = Result::kSuccess;
     if (real() != nullptr) result = sley::nccl::real().CommDestroy(real());
     heard(result);
@@ -264,7 +274,7 @@ Result Comm::finalize() {
     }
     auto result = Result::kSuccess;
     const auto part = close(true);
-    if (part != nullptr && group.depth == 0 && blocks) part->wait_for_close();
+    if (part != nullptr && blocks) group.add(part);
     if (real() != nullptr) result = sley::nccl::real().CommFinalize(real());
     heard(result);
     const bool is_closing = part != nullptr && !blocks && !part->is_closed();

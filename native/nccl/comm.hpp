@@ -86,7 +86,7 @@ public:
     // Lets `abort` end what an opening waits for. Throws Refusal (N608) if it was aborted before.
     void wait_on(const std::shared_ptr<Participant>& participant);
     void start(const std::shared_ptr<Part>& part);
-    // The real one is being made, by a function that may block.
+    // The real one is being made, by a function that blocks and writes it before.
     void make_real(bool begins) { makes_real_ = begins; }
     // The openings of those that are made of this one end with it.
     void add_child(Opening* child);

@@ -90,19 +90,23 @@ Result Group::add(const std::shared_ptr<Opening>& opening, Handle** out) {
 
 Result Group::add(Comm& comm, const Collective& call, Launch launch) {
     auto part = comm.part();
-    if (part == nullptr || comm.is_revoked()) {
-        return note(refuse(Result::kInvalidUsage, "N703", "a communicator that is in use",
-                           part == nullptr ? "one that has ended" : "one that was revoked",
-                           "Make calls before the communicator's end."));
+    if (part == nullptr) {  // another thread has aborted it
+        return note(refuse(Result::kInvalidArgument, "N703", "a communicator that is in use",
+                           "one that has ended", "Make calls before the communicator's end."));
     }
     if (depth == 0) return launch(*part, call);
     append(calls, {&comm, std::move(part), call, launch});
     return Result::kSuccess;
 }
 
+void Group::add(std::shared_ptr<Part> part) {
+    if (depth == 0) return part->wait_for_close();
+    append(closing, std::move(part));
+}
+
 Result Group::start() {
     // A real library that is found later takes part from the next group on.
-    if (depth == real_depth && real().GroupStart != nullptr) {
+    if (depth == real_depth && has_real()) {
         const auto result = PASS(GroupStart)();
         if (result != Result::kSuccess) return result;
         ++real_depth;
@@ -145,7 +149,7 @@ Result Group::run_openings() {
 
 Result Group::end() {
     if (depth == 0) {
-        if (real().GroupEnd != nullptr) return PASS(GroupEnd)();
+        if (has_real()) return PASS(GroupEnd)();
         return refuse(Result::kInvalidUsage, "N703", "ncclGroupEnd in a group", "none that was started",
                       "Call ncclGroupStart before.");
     }
@@ -188,6 +192,7 @@ void Group::clear(Result result) {
     take(calls);
     for (const auto& one : take(openings)) one->drop(result);
     for (const auto& one : take(made)) settle(one, result);
+    for (const auto& one : take(closing)) one->wait_for_close();
 }
 
 }  // namespace sley::nccl

@@ -226,7 +226,9 @@ Opening::Decision Opening::decide() {
 Result Opening::finish_real() {
     Handle* none = nullptr;
     if (comm != nullptr) {
-        comm->make_real(true);  // before the look: who aborts it does these in the other order
+        // Before the look: who aborts it does these in the other order. Of a split there is nothing to
+        // abort but the parent, until it is made.
+        comm->make_real(blocks && parent == nullptr);
         if (comm->is_aborted()) return Result::kInternalError;
     }
     auto result = make_real(comm != nullptr ? comm->place() : &none, config->get());

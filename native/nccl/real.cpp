@@ -189,6 +189,12 @@ const Real& detail::open() {
     return *none;
 }
 
+bool has_real() {
+    static std::atomic<bool> has_looked{false};
+    if (detail::opened.load(std::memory_order_acquire) != nullptr) return true;
+    return !has_looked.exchange(true) && !real().path.empty();
+}
+
 Result lacking(const char* function, const char* since) {
     if (const Real* found = detail::opened.load(std::memory_order_acquire)) {
         return refuse(Result::kInvalidUsage, "N702",

@@ -29,6 +29,9 @@ inline const Real& real() {
     return found != nullptr ? *found : detail::open();
 }
 
+// Whether there is one. It doesn't look a second time, as groups of sley's calls would have it often.
+bool has_real();
+
 // The refusal of a function that the real library doesn't have, or of any if there is no library.
 Result lacking(const char* function, const char* since);
 

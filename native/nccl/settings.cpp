@@ -1,7 +1,9 @@
 #include "nccl/settings.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <iterator>
 #include <sstream>
 
 #ifndef SLEY_VERSION
@@ -33,8 +35,8 @@ double number(const char* name, double otherwise) {
     return found > 0 ? found : otherwise;
 }
 
-const std::set<std::string> kCollectives{"allreduce", "broadcast", "reduce", "allgather",
-                                   "reducescatter", "alltoall", "gather", "scatter"};
+constexpr const char* kCollectives[] = {"allreduce",     "broadcast", "reduce", "allgather",
+                                        "reducescatter", "alltoall",  "gather", "scatter"};
 
 }  // namespace
 
@@ -50,10 +52,11 @@ Settings Settings::from_environment() {
     if (made.which.empty() || made.is_off() || made.is_only()) return made;
     std::istringstream names(made.which);
     for (std::string name; std::getline(names, name, ',');) {
-        if (kCollectives.count(kind_of(name)) == 0) {
+        const auto kind = kind_of(name);
+        if (std::find(std::begin(kCollectives), std::end(kCollectives), kind) == std::end(kCollectives)) {
             made.lacks = "SLEY_NCCL names '" + name + "', which is no collective";
         }
-        made.kinds.insert(kind_of(name));
+        made.kinds.insert(kind);
     }
     return made;
 }

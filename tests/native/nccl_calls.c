@@ -3,13 +3,14 @@
  *     nccl_calls CALLS VALUES OUT RANKS WAY
  *
  * WAY: who makes the ranks' calls: "group", one thread, with all ranks' in a group; "threads" or
- * "processes", one each; "wrong": it makes calls that are refused, and prints what it gets. CALLS has a line for each call: the function's number (as in `start`), the
- * type, the operation (5, 6: PreMulSum by a scalar of the host, of the device), the count, the root,
- * the stream (0 the default, 1 an own one, 2 an own one that is captured) and whether it is the form
- * with a config. VALUES has three tables of 16 values of 8 bytes for each type, of which an element
- * takes the first: what is summed, what is multiplied, and the ranks' scalars. Each rank puts its
- * outputs, call after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for
- * NVIDIA's driver, "devices=4 memory_bytes=1000".
+ * "processes", one each; "wrong": as "group", after calls that are refused or passed on, and prints
+ * what it gets for these. CALLS has a line for each call: the function's number (as in `start`), the
+ * type, the operation (5, 6: PreMulSum by a scalar of the host, of the device), the count, the root, the
+ * stream (0 the default, 1 an own one, 2 an own one that is captured) and whether it is the form with a
+ * config. VALUES has three tables of 16 values of 8 bytes for each type, of which an element takes the
+ * first: what is summed, what is multiplied, and the ranks' scalars. Each rank puts its outputs, call
+ * after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for NVIDIA's driver,
+ * "devices=4 memory_bytes=1000".
  *
  * Each rank chooses by itself whether a call is in place, and whether what NCCL doesn't read is null.
  * All of the memory but the output must stay as it was. */
@@ -269,10 +270,11 @@ static void close_rank(struct rank *r) {
 
 /* Calls of rank 0 alone: none of them may begin. */
 static void make_wrong_calls(struct rank *r, struct rank *other) {
-  enum { INT = 2, HALF = 6 };
+  enum { INT = 2, HALF = 6, FLOAT = 7 };
   const uint64_t a = r->memory[0], b = r->memory[1];
   ncclRedOp_t op, others;
-  uint16_t scalar = 0;
+  const uint32_t scalar = 0;
+  void *real = dlopen(getenv("SLEY_NCCL_LIBRARY"), RTLD_NOW);
   SUM(a, b, 4, TYPES, 0);
   SUM(a, b, 4, HALF, -1);
   SUM(a, b, 4, HALF, PRE_MUL_SUM);
@@ -285,9 +287,9 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
   SAY(ncclReduce((void *)a, (void *)b, 4, HALF, 0, ranks, r->comm, r->stream));
   SAY(ncclAlltoAll((void *)a, (void *)a, 4, HALF, r->comm, r->stream));
   SAY(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, other->stream));
-  SAY(ncclRedOpCreatePreMulSum(&op, &scalar, TYPES, 1, r->comm));
-  CHECK(ncclRedOpCreatePreMulSum(&op, &scalar, HALF, 1, r->comm));
-  CHECK(ncclRedOpCreatePreMulSum(&others, &scalar, HALF, 1, other->comm));
+  SAY(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, TYPES, 1, r->comm));
+  CHECK(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, HALF, 1, r->comm));
+  CHECK(ncclRedOpCreatePreMulSum(&others, (void *)&scalar, HALF, 1, other->comm));
   SUM(a, b, 4, INT, op);
   SUM(a, b, 4, HALF, others);
   CHECK(ncclRedOpDestroy(op, r->comm));
@@ -298,6 +300,11 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
   CHECK(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, r->stream));
   SUM(a, b, 4, TYPES, 0);
   SAY(ncclGroupEnd());
+  /* What sley lacks kernels for goes to NCCL. */
+  SUM(a, b, 4, FLOAT, 0);
+  CHECK(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, INT, 1, r->comm));
+  SUM(a, b, 4, INT, op);
+  if (real != NULL) fputs(((const char *(*)(void))dlsym(real, "stand_in_journal"))(), stdout);
 }
 
 struct own { pthread_t thread; int number; ncclUniqueId id; };

@@ -59,7 +59,7 @@ def link_tables(
     plans = Plans(Hosts.of([""] * ranks), devices=limits)
     table = CallTable(
         {
-            (kind, False, root): plans.table(kind, in_place=False, root=root)
+            (kind, False, root): plans.table(kind, in_place=None, root=root)
             for kind, row in CALLS.items()
             if kind != BARRIER and not row.varies
             for root in (range(ranks) if row.roles else [0])
