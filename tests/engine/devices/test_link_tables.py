@@ -36,6 +36,7 @@ def test_tables_are_made_again_with_the_same_bytes(
     assert link_tables.link_tables(key).to_bytes() == written
     read = native.LinkTables.from_bytes(written)
     assert (read.to_bytes(), len(read.digest)) == (written, 16)
+    assert read.scratch < 1 << 20, "a plan for calls of any size needs scratch"
     assert link_tables.link_tables(key, platform=Platform.CPU).to_bytes() != written
 
 
