@@ -260,9 +260,7 @@ std::shared_ptr<Part> Comm::close(bool meets) {
 Result Comm::destroy() {
     if (is_opening_) return abort();
     wait_for_children();
-    // In a group the next call may be that of another rank, or of another communicator.
-    const auto part = close(true);
-    if (part != nullptr && group.depth == 0) part->wait_for_close();
+    if (auto part = close(true)) group.add(std::move(part));
     auto result = Result::kSuccess;
     if (real() != nullptr) result = sley::nccl::real().CommDestroy(real());
     heard(result);
@@ -278,7 +276,7 @@ Result Comm::finalize() {
     }
     auto result = Result::kSuccess;
     const auto part = close(true);
-    if (part != nullptr && group.depth == 0 && blocks) part->wait_for_close();
+    if (part != nullptr && blocks) group.add(part);
     if (real() != nullptr) result = sley::nccl::real().CommFinalize(real());
     heard(result);
     const bool is_closing = part != nullptr && !blocks && !part->is_closed();

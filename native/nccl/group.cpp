@@ -99,6 +99,11 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
     return Result::kSuccess;
 }
 
+void Group::add(std::shared_ptr<Part> part) {
+    if (depth == 0) return part->wait_for_close();
+    append(closing, std::move(part));
+}
+
 Result Group::start() {
     // A real library that is found later takes part from the next group on.
     if (depth == real_depth && has_real()) {
@@ -116,6 +121,7 @@ Result Group::end_real() {
     // A call that it refuses keeps it from launching the others, whose group has failed here.
     if (depth == 1 && is_error(error) && !is_known) {
         real().AllReduce(nullptr, nullptr, 0, 0, RedOp{}, nullptr, nullptr);
+        return real().GroupEnd();  // the last error is still the group's
     }
     return PASS(GroupEnd)();
 }
@@ -187,6 +193,7 @@ void Group::clear(Result result) {
     take(calls);
     for (const auto& one : take(openings)) one->drop(result);
     for (const auto& one : take(made)) settle(one, result);
+    for (const auto& one : take(closing)) one->wait_for_close();
 }
 
 }  // namespace sley::nccl

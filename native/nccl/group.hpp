@@ -42,6 +42,8 @@ struct Group {
     Result add(const std::shared_ptr<Opening>& opening, Handle** out);
     // A collective that sley runs, and that `prepare` has let pass: launched now, or at the end.
     Result add(Comm& comm, const Collective& call, Launch launch);
+    // A rank that is closing: the group's end waits until it has closed.
+    void add(std::shared_ptr<Part> closing);
     // What a call in the group returns. is_known: to the real library's group, too.
     Result note(Result result, bool is_known = false);
 
@@ -52,6 +54,7 @@ struct Group {
     std::vector<Made>* made;  // null while there are none
     std::vector<std::shared_ptr<Opening>>* openings;
     std::vector<Call>* calls;
+    std::vector<std::shared_ptr<Part>>* closing;
 
 private:
     Result run_openings();

@@ -121,7 +121,7 @@ void Part::close(bool meets) {
         const std::lock_guard held(siblings_->mutex);
         ++siblings_->closing;
     }
-    std::thread([part = shared_from_this(), meets] {
+    std::thread([part = shared_from_this(), meets]() mutable {
         try {
             part->engine_->close(meets && part->failure_ == Result::kSuccess);
         } catch (const Refusal& why) {
@@ -135,9 +135,12 @@ void Part::close(bool meets) {
             auto& parts = watching.parts;
             parts.erase(std::remove(parts.begin(), parts.end(), part), parts.end());
         }
-        const std::lock_guard held(part->siblings_->mutex);
-        ++part->siblings_->closed;
-        part->siblings_->changed.notify_all();
+        // The process may end as soon as it knows: what the part still has goes before.
+        const auto siblings = part->siblings_;
+        part.reset();
+        const std::lock_guard held(siblings->mutex);
+        ++siblings->closed;
+        siblings->changed.notify_all();
     }).detach();
 }
 
