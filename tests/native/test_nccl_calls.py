@@ -319,3 +319,12 @@ def test_wrong_calls_are_refused_before_they_begin(
     else:
         assert all("N701: expected NVIDIA's NCCL" in line for line in passed)
         assert len(passed) == 2
+
+
+def test_a_call_ends_when_another_rank_aborts(
+    folder: Path, driver: dict[str, str], tmp_path: Path
+) -> None:
+    tables(2, FEW, folder)
+    state, line = run(client(), [], 2, "aborted", folder, driver, tmp_path).splitlines()
+    assert state == "6", "ncclRemoteError"
+    assert line.startswith("6 N"), line
