@@ -95,7 +95,7 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
                            "one that has ended", "Make calls before the communicator's end."));
     }
     if (depth == 0) return launch(*part, call);
-    append(calls, {&comm, std::move(part), call, launch});
+    append(calls, {std::move(part), call, launch});
     return Result::kSuccess;
 }
 

@@ -22,7 +22,6 @@ from click.testing import CliRunner
 
 from sley.cli import main
 from sley.compiler.deployment import nccl_programs
-from sley.errors.disk_cache import cached
 from support.devices.native_programs import (
     EVERY_SANITIZER,
     NATIVE,
@@ -32,45 +31,14 @@ from support.devices.native_programs import (
     run,
     sanitized,
 )
+from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
 
 CASES = TESTS / "nccl_cases.py"
+DOUBLES = {"device_rank.cpp", "gpu.cpp"}
+"""Sources for which nccl_rank.hpp has stand-ins."""
+
 NOT_EXPORTED = {"CftBarrierCreateRequirement"}
 """Declared by NCCL 2.31, but not among its library's exports."""
-
-
-def compiled(source: Path, suffix: str, *flags: str) -> Path:
-    """A program or a library that is made of a file, cached by content."""
-    texts = [path.read_bytes() for path in (source, *sorted((NATIVE / "nccl").iterdir()))]
-
-    def build(path: Path) -> None:
-        kind = "c" if source.suffix == ".c" else "c++"
-        sources = ("-x", kind, str(source), "-x", "none")
-        command = [compiler(), *sources, *flags, f"-I{NATIVE}", "-o", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    made = cached([compiler(), *flags, *texts], suffix, build)
-    made.chmod(0o700)
-    return made
-
-
-def stand_in(*flags: str) -> Path:
-    common = ("-std=c++17", "-shared", "-fPIC", "-pthread", "-DVERSION=22907")
-    source = TESTS / "nccl_stand_in.cpp"
-    return compiled(source, ".so", *common, "-Wl,-soname,libnccl.so.2", *flags)
-
-
-def variables(real: Path | str | None, **more: str) -> dict[str, str]:
-    """The environment of a program whose NCCL is sley's, which passes calls on to `real`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL", "SLEY_NCCL", "LD_"))}
-    given = {} if real is None else {"SLEY_NCCL_LIBRARY": str(real)}
-    return {**kept, **given, "LD_PRELOAD": str(nccl_programs.library()), **more}
-
-
-def output(command: list[str | Path], environment: dict[str, str]) -> tuple[str, str]:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
 
 
 def check_case(case: str, real: Path | str, *arguments: str | Path, **more: str) -> str:
@@ -146,11 +114,32 @@ def test_calls_over_the_stand_in(case: str) -> None:
     check_case(case, stand_in())
 
 
-@pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
-def test_threads_under_sanitizers(sanitizers: str) -> None:
-    program = sanitized(sanitizers, *SOURCES["NCCL"], TESTS / "nccl_threads.cpp")
-    done = run(program, SLEY_NCCL_LIBRARY=str(stand_in()))
+def check_ranks(sanitizers: str, *arguments: str) -> None:
+    """A test of nccl_threads.cpp passes. Its ranks on devices are stand-ins."""
+    parts = ("NCCL", "MEETING", "FABRIC", "ENGINE", "DEVICES")
+    kept = [path for part in parts for path in SOURCES[part] if path.name not in DOUBLES]
+    # The sources for CUDA come last: their names would hide others.
+    program = sanitized(sanitizers, *kept, TESTS / "nccl_threads.cpp", *SOURCES["CUDA"])
+    # Who is forked has what other threads of its parent had.
+    done = run(
+        program, *arguments, SLEY_NCCL_LIBRARY=str(stand_in()), ASAN_OPTIONS="detect_leaks=0"
+    )
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("test", ["passed_on", "life", "one_thread", "agreement", "aborts"])
+@pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
+def test_communicators_of_threads(sanitizers: str, test: str) -> None:
+    check_ranks(sanitizers, test)
+
+
+def test_communicators_after_a_fork_and_an_exit() -> None:
+    check_ranks("address", "processes")
+
+
+@pytest.mark.parametrize("mixes", [100, pytest.param(5000, marks=pytest.mark.slow)])
+def test_ranks_never_disagree_whatever_each_of_them_can_and_does(mixes: int) -> None:
+    check_ranks("address", "mixes", "0", str(mixes))
 
 
 def test_a_function_that_the_real_library_lacks_is_refused(tmp_path: Path) -> None:
@@ -194,10 +183,10 @@ def compiled_empty(folder: Path) -> Path:
 
 
 def test_a_line_for_each_communicator_says_what_runs_its_calls() -> None:
-    log = check_case("all_ranks", stand_in(), NCCL_DEBUG="INFO").splitlines()
+    log = check_case("all_ranks", stand_in(), NCCL_DEBUG="INFO", SLEY_NCCL="off").splitlines()
     assert log == [
         f"sley INFO NCCL 2.29.7 is {stand_in()} (SLEY_NCCL_LIBRARY)",
-        "sley INFO ncclCommInitAll of 3 ranks: all calls go to NCCL 2.29.7",
+        "sley INFO ncclCommInitAll of 3 ranks: all calls go to NCCL 2.29.7: SLEY_NCCL=off",
     ]
     # The config of this client ends before its name.
     log = check_case("groups", stand_in(), NCCL_DEBUG="INFO")
@@ -229,27 +218,6 @@ def test_a_program_that_is_linked_with_nccl_gets_sleys_and_the_real_one_by_its_r
     assert nccl_programs.reach_of(program)[0] is nccl_programs.Reach.PRELOAD
 
 
-def test_which_library_answers_by_the_way_of_loading() -> None:
-    """NCCL's functions, by what a Python program asks for."""
-    real, own = stand_in(), nccl_programs.library()
-    script = (
-        "import ctypes, sys\n"
-        "library = ctypes.CDLL(sys.argv[1] or None)\n"
-        "print(hasattr(library, 'stand_in_fail'), end=' ')\n"
-        "print(library.ncclSetEncryption(None))\n"
-    )
-
-    def answer(name: str | Path, environment: dict[str, str]) -> str:
-        return output([sys.executable, "-c", script, name], environment)[0]
-
-    preloaded = variables(real)
-    bare = {k: v for k, v in preloaded.items() if k != "LD_PRELOAD"}
-    assert answer("libnccl.so.2", preloaded) == "False 0\n"
-    assert answer("", preloaded) == "False 0\n"  # dlsym among all that is loaded, as nccl4py does
-    assert answer(own, bare) == "False 0\n"  # vLLM, with its variable
-    assert answer(real, preloaded) == "True 0\n", "a preload doesn't catch a path"
-
-
 def test_the_preloaded_library_disturbs_no_other_program() -> None:
     told, log = output(["bash", "-c", "echo $(echo told)"], variables("/none", NCCL_DEBUG="INFO"))
     assert (told, log) == ("told\n", "")
@@ -259,11 +227,6 @@ def exported(library: Path) -> dict[str, str]:
     """The names that a library exports, with nm's letter."""
     lines = output(["nm", "-D", "--defined-only", library], dict(os.environ))[0].splitlines()
     return {line.split()[2]: line.split()[1] for line in lines}
-
-
-def needs_nm() -> None:
-    if shutil.which("nm") is None:
-        pytest.skip("no nm")
 
 
 def test_the_library_exports_nothing_but_nccls_pairs() -> None:
@@ -303,9 +266,11 @@ def test_the_table_has_the_functions_of_nvidias_library() -> None:
 
 
 def test_nvidias_library_without_a_gpu_and_with_an_allocator_that_is_preloaded() -> None:
-    check_case("real_library", nvidias())
+    rank = {"SLEY_NCCL_TABLES": "/none", "SLEY_NCCL_KERNELS": "/none"}
+    check_case("real_library", nvidias(), **rank)
     allocator = compiled(TESTS / "nccl_malloc.c", ".so", "-shared", "-fPIC", "-fno-builtin")
-    check_case("real_library", nvidias(), LD_PRELOAD=f"{allocator}:{nccl_programs.library()}")
+    preload = f"{allocator}:{nccl_programs.library()}"
+    check_case("real_library", nvidias(), **rank, LD_PRELOAD=preload)
 
 
 def version_of(folder: Path) -> tuple[int, ...]:
@@ -383,14 +348,16 @@ def test_a_client_in_c_with_each_header(cuda_headers: Path) -> None:
 
 
 def test_exec_puts_the_library_in_place(tmp_path: Path) -> None:
-    names = ("LD_PRELOAD", "SLEY_NCCL_LIBRARY", "VLLM_NCCL_SO_PATH")
+    names = ("LD_PRELOAD", "SLEY_NCCL_LIBRARY", "VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
     script = f"import os; print(*map(os.environ.get, {names}))"
     command = [sys.executable, "-m", "sley", "exec", "--", sys.executable, "-c", script]
     real, own = stand_in(), nccl_programs.library()
     bare = {k: v for k, v in variables(None).items() if k != "LD_PRELOAD"}
-    assert output(command, bare)[0] == f"{own} None None\n"
+    assert output(command, bare)[0] == f"{own} None None None\n"
     given = {**bare, "LD_PRELOAD": str(real), "VLLM_NCCL_SO_PATH": str(real)}
-    assert output(command, given)[0] == f"{own}:{real} {real} {own}\n"
+    assert output(command, given)[0] == f"{own}:{real} {real} {own} None\n"
+    given = {**bare, "SGLANG_NCCL_SO_PATH": str(CASES), "SLEY_NCCL_LIBRARY": str(real)}
+    assert output(command, given)[0] == f"{own} {real} None {own}\n"
 
 
 def test_exec_refuses_what_it_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
