@@ -211,6 +211,10 @@ Result reply(GroupEndCall) {
     const auto error = std::exchange(group_error, Result::kSuccess);
     return error != Result::kSuccess ? error : made;
 }
+Result reply(GroupSimulateEndCall, void*) {
+    if (depth > 0) reply(GroupEndCall{});
+    return Result::kSuccess;
+}
 
 template <class Value, class Call>
 struct Answer {

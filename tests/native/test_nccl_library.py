@@ -22,7 +22,6 @@ from click.testing import CliRunner
 
 from sley.cli import main
 from sley.compiler.deployment import nccl_programs
-from sley.errors.disk_cache import cached
 from support.devices.native_programs import (
     EVERY_SANITIZER,
     NATIVE,
@@ -32,6 +31,7 @@ from support.devices.native_programs import (
     run,
     sanitized,
 )
+from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
 
 CASES = TESTS / "nccl_cases.py"
 DOUBLES = {"device_rank.cpp", "gpu.cpp"}
@@ -39,41 +39,6 @@ DOUBLES = {"device_rank.cpp", "gpu.cpp"}
 
 NOT_EXPORTED = {"CftBarrierCreateRequirement"}
 """Declared by NCCL 2.31, but not among its library's exports."""
-
-
-def compiled(source: Path, suffix: str, *flags: str) -> Path:
-    """A program or a library that is made of a file, cached by content."""
-    texts = [path.read_bytes() for path in (source, *sorted((NATIVE / "nccl").iterdir()))]
-
-    def build(path: Path) -> None:
-        kind = "c" if source.suffix == ".c" else "c++"
-        sources = ("-x", kind, str(source), "-x", "none")
-        command = [compiler(), *sources, *flags, f"-I{NATIVE}", "-o", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    made = cached([compiler(), *flags, *texts], suffix, build)
-    made.chmod(0o700)
-    return made
-
-
-def stand_in(*flags: str) -> Path:
-    common = ("-std=c++17", "-shared", "-fPIC", "-pthread", "-DVERSION=22907")
-    source = TESTS / "nccl_stand_in.cpp"
-    return compiled(source, ".so", *common, "-Wl,-soname,libnccl.so.2", *flags)
-
-
-def variables(real: Path | str | None, **more: str) -> dict[str, str]:
-    """The environment of a program whose NCCL is sley's, which passes calls on to `real`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL", "SLEY_NCCL", "LD_"))}
-    given = {} if real is None else {"SLEY_NCCL_LIBRARY": str(real)}
-    return {**kept, **given, "LD_PRELOAD": str(nccl_programs.library()), **more}
-
-
-def output(command: list[str | Path], environment: dict[str, str]) -> tuple[str, str]:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
 
 
 def check_case(case: str, real: Path | str, *arguments: str | Path, **more: str) -> str:
@@ -256,27 +221,6 @@ def test_a_program_that_is_linked_with_nccl_gets_sleys_and_the_real_one_by_its_r
     assert nccl_programs.reach_of(program)[0] is nccl_programs.Reach.PRELOAD
 
 
-def test_which_library_answers_by_the_way_of_loading() -> None:
-    """NCCL's functions, by what a Python program asks for."""
-    real, own = stand_in(), nccl_programs.library()
-    script = (
-        "import ctypes, sys\n"
-        "library = ctypes.CDLL(sys.argv[1] or None)\n"
-        "print(hasattr(library, 'stand_in_fail'), end=' ')\n"
-        "print(library.ncclSetEncryption(None))\n"
-    )
-
-    def answer(name: str | Path, environment: dict[str, str]) -> str:
-        return output([sys.executable, "-c", script, name], environment)[0]
-
-    preloaded = variables(real)
-    bare = {k: v for k, v in preloaded.items() if k != "LD_PRELOAD"}
-    assert answer("libnccl.so.2", preloaded) == "False 0\n"
-    assert answer("", preloaded) == "False 0\n"  # dlsym among all that is loaded, as nccl4py does
-    assert answer(own, bare) == "False 0\n"  # vLLM, with its variable
-    assert answer(real, preloaded) == "True 0\n", "a preload doesn't catch a path"
-
-
 def test_the_preloaded_library_disturbs_no_other_program() -> None:
     told, log = output(["bash", "-c", "echo $(echo told)"], variables("/none", NCCL_DEBUG="INFO"))
     assert (told, log) == ("told\n", "")
@@ -286,11 +230,6 @@ def exported(library: Path) -> dict[str, str]:
     """The names that a library exports, with nm's letter."""
     lines = output(["nm", "-D", "--defined-only", library], dict(os.environ))[0].splitlines()
     return {line.split()[2]: line.split()[1] for line in lines}
-
-
-def needs_nm() -> None:
-    if shutil.which("nm") is None:
-        pytest.skip("no nm")
 
 
 def test_the_library_exports_nothing_but_nccls_pairs() -> None:
@@ -412,14 +351,16 @@ def test_a_client_in_c_with_each_header(cuda_headers: Path) -> None:
 
 
 def test_exec_puts_the_library_in_place(tmp_path: Path) -> None:
-    names = ("LD_PRELOAD", "SLEY_NCCL_LIBRARY", "VLLM_NCCL_SO_PATH")
+    names = ("LD_PRELOAD", "SLEY_NCCL_LIBRARY", "VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
     script = f"import os; print(*map(os.environ.get, {names}))"
     command = [sys.executable, "-m", "sley", "exec", "--", sys.executable, "-c", script]
     real, own = stand_in(), nccl_programs.library()
     bare = {k: v for k, v in variables(None).items() if k != "LD_PRELOAD"}
-    assert output(command, bare)[0] == f"{own} None None\n"
+    assert output(command, bare)[0] == f"{own} None None None\n"
     given = {**bare, "LD_PRELOAD": str(real), "VLLM_NCCL_SO_PATH": str(real)}
-    assert output(command, given)[0] == f"{own}:{real} {real} {own}\n"
+    assert output(command, given)[0] == f"{own}:{real} {real} {own} None\n"
+    given = {**bare, "SGLANG_NCCL_SO_PATH": str(CASES), "SLEY_NCCL_LIBRARY": str(real)}
+    assert output(command, given)[0] == f"{own} {real} None {own}\n"
 
 
 def test_exec_refuses_what_it_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

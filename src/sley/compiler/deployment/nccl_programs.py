@@ -20,7 +20,7 @@ TABLES, KERNELS = "SLEY_NCCL_TABLES", "SLEY_NCCL_KERNELS"
 """The variables with the folders where the library finds plans and kernels for calls that sley
 runs itself."""
 
-_VLLM = "VLLM_NCCL_SO_PATH"
+_OPENED = ("VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
 _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _SYMBOLS, _DYNAMIC, _RELOCATIONS = 11, 6, 4  # kinds of sections
 _NEEDED, _SONAME = 1, 14  # tags of the dynamic section
@@ -45,19 +45,21 @@ def library() -> Path:
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
     """The variables for a program that is to call sley's library: `given`, with the library before
-    the others of LD_PRELOAD. vLLM opens the file that its variable names: that one becomes the NCCL
-    to which calls are passed on. Errors: N701, N704."""
+    the others of LD_PRELOAD. vLLM and SGLang open the file that a variable names: that one becomes
+    the NCCL to which calls are passed on. Errors: N701, N704."""
     own = str(library())
+    opened = [name for name in _OPENED if given.get(name)]
     found = {**given, "LD_PRELOAD": ":".join(filter(None, (own, given.get("LD_PRELOAD"))))}
-    if given.get(_VLLM):
-        found |= {_VLLM: own, LIBRARY: given.get(LIBRARY, given[_VLLM])}
-    path = found.get(LIBRARY)
-    if path is not None and not (Path(path).is_absolute() and Path(path).is_file()):
+    found |= dict.fromkeys(opened, own)
+    named = LIBRARY if LIBRARY in given else next(iter(opened), None)
+    if named is None:
+        return found
+    path = Path(given[named])
+    if not (path.is_absolute() and path.is_file()):
         raise N701.error(
-            expected="the absolute path of NVIDIA's libnccl.so.2",
-            found=f"{LIBRARY if LIBRARY in given else _VLLM}={path}",
+            expected="the absolute path of NVIDIA's libnccl.so.2", found=f"{named}={path}"
         )
-    return found
+    return {**found, LIBRARY: str(path)}
 
 
 class Reach(Enum):
@@ -117,10 +119,12 @@ def _reach(data: mmap.mmap) -> tuple[Reach, str]:
                 return Reach.PRELOAD, "the loader looks NCCL's functions up for it"
     if tags[_NEEDED]:
         return Reach.PRELOAD, f"it needs {tags[_NEEDED].decode()}"
-    if texts := [one.start() for one in re.finditer(rb"libnccl\.so", data)]:
-        if any(data[at - 1 : at] != b"/" for at in texts):
-            return Reach.PRELOAD, "it opens libnccl.so by its name"
-        return Reach.PATH, "it opens a file of NCCL by its path"
+    if data.find(b"\0libnccl.so.2\0") >= 0:
+        return Reach.PRELOAD, "it opens libnccl.so.2 by its name"
+    if data.find(b"libnccl.so") >= 0:
+        return Reach.PATH, "it opens a file of NCCL by a path or another name"
     if data.find(b"NCCL_COMM_ID\0") >= 0:  # only NCCL itself reads this variable
         return Reach.NOT, "NCCL is linked into it"
+    if data.find(b"\0ncclGetUniqueId\0") >= 0:
+        return Reach.PRELOAD, "it looks NCCL's functions up by their names"
     return Reach.OTHERS, "it has no sign of NCCL itself"

@@ -16,7 +16,8 @@
 // on any device; until then other threads launch nothing. One that waits longer than patience_ms has
 // hung: it is noted by its name, and goes on.
 //
-// Tests steer it by the functions at the end. Entry points that it lacks are unknown to
+// Tests steer it by the functions at the end, and by the variable SLEY_FAKE, which has settings to begin
+// with: "devices=4 multiprocessors=8". Entry points that it lacks are unknown to
 // cuGetProcAddress, as they are to a driver that is too old.
 
 #include <dlfcn.h>
@@ -37,6 +38,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -371,6 +373,14 @@ int released(std::uintptr_t address) {
 int first_visible = 0;
 
 int cuInit(unsigned) {
+    static const bool is_set = [] {
+        const char* given = std::getenv("SLEY_FAKE");
+        std::istringstream words(given ? given : "");
+        for (std::string name, value; std::getline(words >> std::ws, name, '=') && words >> value;)
+            settings[name] = std::stoll(value);
+        return true;
+    }();
+    (void)is_set;
     if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
         first_visible = std::atoi(visible);
         settings["devices"] = 1;
@@ -543,7 +553,7 @@ int cuMemGetAddressRange(std::uintptr_t* first, std::size_t* bytes, std::uintptr
 }
 
 int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
-    constexpr int BUFFER_ID = 7, DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+    constexpr int MEMORY_TYPE = 2, BUFFER_ID = 7, DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10,
                   ACCESS_FLAGS = 16;
     constexpr std::uint64_t NONE = 0, READ_WRITE = 3;
     Held held(lock);
@@ -562,6 +572,7 @@ int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
     if (allocation == allocations.end()) return INVALID_VALUE;
     const Allocation& a = allocation->second;
     switch (attribute) {
+        case MEMORY_TYPE: *static_cast<unsigned*>(value) = a.device < 0 ? 1 : 2; return SUCCESS;
         case BUFFER_ID: *static_cast<std::uint64_t*>(value) = a.id; return SUCCESS;
         case DEVICE_ORDINAL: *static_cast<int*>(value) = a.device; return SUCCESS;
         case IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<bool*>(value) = !a.is_pooled; return SUCCESS;
