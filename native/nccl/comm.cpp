@@ -135,10 +135,12 @@ Result Comm::state() {
         closing = closing_;
         splits = !blocks && !children_.empty();
     }
-    if (part != nullptr) part->look();
-    if (part != nullptr && !is_revoked_ && part->failure() != Result::kSuccess) return part->failure();
-    if (is_opening_ || splits || (closing != nullptr && !closing->is_closed())) return Result::kInProgress;
-    return state_;
+    if (part != nullptr && !is_revoked_) {
+        part->look();
+        if (part->failure() != Result::kSuccess) return part->failure();
+    }
+    const bool closes = closing != nullptr && !closing->is_closed();
+    return is_opening_ || splits || closes ? Result::kInProgress : state_.load();
 }
 
 const char* Comm::unready() {

@@ -64,13 +64,13 @@ sley::UniqueId sleys(const UniqueId& id) {
     return made;
 }
 
-// A communicator of some ids: all its ranks meet, if these have sley's words. make(out, config): calls
-// the real library.
-Result init(const Name& name, Handle** out, int ranks, int rank, const UniqueId* ids, int count,
+// A communicator of some ids: all its ranks meet, if these have sley's words.
+Result init(const Name& name, Handle** out, int ranks, int rank, UniqueId* ids, int count,
             Config* config, const Gpu* gpu, const Opening::Make& make) {
     const auto own = std::make_shared<OwnConfig>(config);
     const auto what = place(rank, ranks, *own);
-    std::string why = "the unique id was made without sley";
+    const auto settings = Settings::from_environment();
+    auto why = settings.lacks.empty() ? "the unique id was made without sley" : settings.lacks;
     bool meets = false;
     try {
         meets = out != nullptr && ids != nullptr && count > 0 && has_root(sleys(*ids)) &&
@@ -78,16 +78,22 @@ Result init(const Name& name, Handle** out, int ranks, int rank, const UniqueId*
     } catch (const Refusal& refusal) {
         why = line_of(refusal);
     }
+    if (!meets && settings.is_only()) {
+        return group.note(refuse(Result::kSystemError, "N701", "sley for a communicator",
+                                 why + "; SLEY_NCCL=only", "Mend it, or unset SLEY_NCCL."));
+    }
     if (!meets) {
-        return pass(name, out, 1, what, why, [&](Handle** real_one) { return make(real_one, config); });
+        return pass(name, out, 1, what, why,
+                    [&](Handle** real_one) { return make(real_one, ids, config); });
     }
     const auto opening = std::make_shared<Opening>();
     opening->function = name.text;
     opening->what = what;
     opening->config = own;
     opening->blocks = own->blocks(true);
-    opening->gpu = gpu != nullptr ? *gpu : Gpu::current();
-    std::transform(ids, ids + count, std::back_inserter(opening->ids), sleys);
+    // NVIDIA's driver starts only where it is needed.
+    if (settings.lacks.empty()) opening->gpu = gpu != nullptr ? *gpu : Gpu::current();
+    opening->ids.assign(ids, ids + count);
     opening->rank = rank;
     opening->ranks = ranks;
     opening->make_real = make;
@@ -154,7 +160,8 @@ Result number(Handle* handle, int Comm::*member, int* value, const Pass& pass) {
 FUNCTION(Result, GetUniqueId, (UniqueId* id)) {
     const auto settings = Settings::from_environment();
     // With NCCL_COMM_ID each rank makes an id of its own, which leads all to the same place.
-    const bool is_nccls = is_inside || settings.is_off() || std::getenv("NCCL_COMM_ID") != nullptr;
+    const bool is_nccls = is_inside || std::getenv("NCCL_COMM_ID") != nullptr ||
+                          (!settings.lacks.empty() && !settings.is_only());
     if (is_nccls || id == nullptr) return PASS(GetUniqueId)(id);
     auto result = Result::kSuccess;
     const bool has_real = !settings.is_only() && real().GetUniqueId != nullptr;
@@ -179,31 +186,30 @@ FUNCTION(Result, GetUniqueId, (UniqueId* id)) {
 
 FUNCTION(Result, CommInitRank, (Handle** comm, int ranks, UniqueId id, int rank)) {
     return init(kCommInitRank, comm, ranks, rank, &id, 1, nullptr, nullptr,
-                [=](Handle** real_one, Config*) { return PASS(CommInitRank)(real_one, ranks, id, rank); });
+                [=](Handle** real_one, UniqueId* own, Config*) {
+                    return PASS(CommInitRank)(real_one, ranks, *own, rank);
+                });
 }
 
 FUNCTION(Result, CommInitRankConfig,
          (Handle** comm, int ranks, UniqueId id, int rank, Config* config)) {
     return init(kCommInitRankConfig, comm, ranks, rank, &id, 1, config, nullptr,
-                [=](Handle** real_one, Config* own) {
-                    return PASS(CommInitRankConfig)(real_one, ranks, id, rank, own);
+                [=](Handle** real_one, UniqueId* own, Config* its) {
+                    return PASS(CommInitRankConfig)(real_one, ranks, *own, rank, its);
                 });
 }
 
 FUNCTION(Result, CommInitRankScalable,
          (Handle** comm, int ranks, int rank, int ids, UniqueId* first, Config* config)) {
-    std::vector<UniqueId> all;
-    if (first != nullptr && ids > 0) all.assign(first, first + ids);
-    return init(kCommInitRankScalable, comm, ranks, rank, all.data(), static_cast<int>(all.size()),
-                config, nullptr, [=](Handle** real_one, Config* own) mutable {
-                    return PASS(CommInitRankScalable)(real_one, ranks, rank, ids, all.data(), own);
+    return init(kCommInitRankScalable, comm, ranks, rank, first, ids, config, nullptr,
+                [=](Handle** real_one, UniqueId* own, Config* its) {
+                    return PASS(CommInitRankScalable)(real_one, ranks, rank, ids, own, its);
                 });
 }
 
 FUNCTION(Result, CommInitAll, (Handle** comms, int devices, const int* ordinals)) {
     std::vector<Gpu> gpus;
-    const bool is_off = Settings::from_environment().is_off();
-    std::string why = is_off ? "SLEY_NCCL=off" : "";
+    auto why = Settings::from_environment().lacks;
     for (int i = 0; i < devices && why.empty(); ++i) {
         gpus.push_back(Gpu::with(ordinals != nullptr ? ordinals[i] : i));
         why = gpus.back().lacks;
@@ -221,10 +227,11 @@ FUNCTION(Result, CommInitAll, (Handle** comms, int devices, const int* ordinals)
     auto result = pncclGetUniqueId(&id);
     if (is_error(result)) return result;
     result = group.start();
+    if (is_error(result)) return result;
     for (int i = 0; i < devices && !is_error(result); ++i) {
         result = init(kCommInitAll, &comms[i], devices, i, &id, 1, nullptr, &gpus[i],
-                      [=](Handle** real_one, Config*) {
-                          return PASS(CommInitRank)(real_one, devices, id, i);
+                      [=](Handle** real_one, UniqueId* own, Config*) {
+                          return PASS(CommInitRank)(real_one, devices, *own, i);
                       });
     }
     const auto ended = group.end();
@@ -234,7 +241,7 @@ FUNCTION(Result, CommInitAll, (Handle** comms, int devices, const int* ordinals)
 FUNCTION(Result, CommSplit, (Handle* comm, int color, int key, Handle** made, Config* config)) {
     const auto found = Comm::find(comm);
     const auto what = " of color " + std::to_string(color);
-    const auto split = [=](Handle** real_one, Config* own) {
+    const auto split = [=](Handle** real_one, UniqueId*, Config* own) {
         return PASS(CommSplit)(comm, color, key, real_one, own);
     };
     auto part = part_of(found, made, config);
@@ -243,9 +250,9 @@ FUNCTION(Result, CommSplit, (Handle* comm, int color, int key, Handle** made, Co
                       split, [=](Opening& one) { one.color = color, one.key = key; });
     }
     // It gets a null, at once or when the others' communicators are made.
-    if (color == kNoColor) return split(made, config);
+    if (color == kNoColor) return split(made, nullptr, config);
     return pass(kCommSplit, made, 1, what, "so do its parent's",
-                [&](Handle** real_one) { return split(real_one, config); });
+                [&](Handle** real_one) { return split(real_one, nullptr, config); });
 }
 
 FUNCTION(Result, CommShrink, (Handle* comm, int* excluded, int count, Handle** made, Config* config,
@@ -254,7 +261,7 @@ FUNCTION(Result, CommShrink, (Handle* comm, int* excluded, int count, Handle** m
     auto part = part_of(found, made, config);
     std::vector<int> out;
     if (excluded != nullptr && count > 0) out.assign(excluded, excluded + count);
-    const auto shrink = [=](Handle** real_one, Config* own) mutable {
+    const auto shrink = [=](Handle** real_one, UniqueId*, Config* own) mutable {
         return PASS(CommShrink)(comm, out.data(), count, real_one, own, flags);
     };
     std::vector<int> members;

@@ -95,7 +95,7 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
                            "one that has ended", "Make calls before the communicator's end."));
     }
     if (depth == 0) return launch(*part, call);
-    append(calls, {&comm, std::move(part), call, launch});
+    append(calls, {std::move(part), call, launch});
     return Result::kSuccess;
 }
 
@@ -121,6 +121,7 @@ Result Group::end_real() {
     // A call that it refuses keeps it from launching the others, whose group has failed here.
     if (depth == 1 && is_error(error) && !is_known) {
         real().AllReduce(nullptr, nullptr, 0, 0, RedOp{}, nullptr, nullptr);
+        return real().GroupEnd();  // the last error is still the group's
     }
     return PASS(GroupEnd)();
 }

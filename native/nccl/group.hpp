@@ -23,7 +23,6 @@ struct Group {
         Comm* comm;
     };
     struct Call {
-        Comm* comm;
         std::shared_ptr<Part> part;  // lasts until the group's end, whoever aborts
         Collective collective;
         Launch launch;

@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "fabric/control.hpp"
 #include "nccl/errors.hpp"
 #include "nccl/real.hpp"
 #include "network/hmac.hpp"
@@ -25,15 +24,9 @@ constexpr char kLacks[] = "nccl lacks";    // why the rank can't have sley
 constexpr char kReal[] = "nccl version";   // of its NCCL; "" without one
 constexpr char kNumber[] = "nccl number";  // rank 0's is the communicator's
 
-// The communicator that this thread opens; its waits end with it.
-thread_local Comm* being_opened = nullptr;
-bool is_over() { return being_opened != nullptr && being_opened->is_aborted(); }
-
 std::string digits(const Nonce& nonce) {
     std::string text;
-    for (const auto byte : nonce) {
-        for (const int shift : {4, 0}) text += "0123456789abcdef"[static_cast<unsigned>(byte) >> shift & 15];
-    }
+    for (const auto byte : nonce) text += std::to_string(static_cast<int>(byte)) + ".";
     return text;
 }
 
@@ -111,20 +104,14 @@ Result Opening::drop(Result result) {
 }
 
 Result Opening::run() {
-    const auto before = std::exchange(is_interrupted, is_over);
-    being_opened = comm;
     Result result;
     try {
         result = make();
     } catch (const Refusal& why) {
         result = refuse(result_of(why), why);
-    } catch (const Interrupted&) {
-        result = refuse(Result::kInternalError, {"N608", "a communicator in use", "it was aborted"});
     } catch (const std::exception& why) {
         result = refuse(Result::kSystemError, {"N608", "a rank that can continue", why.what()});
     }
-    being_opened = nullptr;
-    is_interrupted = before;
     if (comm != nullptr) result = comm->finish(result, blocks ? out : nullptr);
     if (parent != nullptr) parent->remove_child(this);
     return result;
@@ -153,7 +140,7 @@ std::map<std::string, std::string> Opening::offer() const {
     const auto& s = settings_;
     all[kRules] = kOwnRules;
     all[kSetting] = s.which;
-    all[kLacks] = s.is_off() ? setting(s.which) : !s.lacks.empty() ? s.lacks : gpu.lacks;
+    all[kLacks] = s.lacks.empty() ? gpu.lacks : s.lacks;
     all[kReal] = s.is_only() ? "" : real().version;
     all[kNumber] = digits(make_nonce());
     return all;
@@ -161,7 +148,11 @@ std::map<std::string, std::string> Opening::offer() const {
 
 std::vector<RankDescription> Opening::meet(Participant& participant) {
     RankDescription own{ProcessIdentity::here(), {}, offer()};
-    if (parent == nullptr) return participant.meet(ids, rank, ranks, std::move(own));
+    if (parent == nullptr) {
+        std::vector<sley::UniqueId> all(ids.size());
+        std::memcpy(all.data(), ids.data(), ids.size() * sizeof(UniqueId));
+        return participant.meet(all, rank, ranks, std::move(own));
+    }
     return participant.meet(parent_part->participant(), members, std::move(own));
 }
 
@@ -176,7 +167,8 @@ Opening::Decision Opening::decide() {
     const auto patience = std::chrono::milliseconds(
         static_cast<std::int64_t>(1000 * settings_.rank.timeout_s));
     // Only before an init may ranks be missing that know nothing of sley.
-    const auto participant = std::make_shared<Participant>(parent == nullptr ? settings_.wait : patience);
+    const auto wait = parent == nullptr ? settings_.wait : patience;
+    const auto participant = std::make_shared<Participant>(wait);
     comm->wait_on(participant);
     std::vector<RankDescription> all;
     try {
@@ -203,13 +195,13 @@ Opening::Decision Opening::decide() {
     std::unique_ptr<DeviceRank> engine;
     std::string said;
     try {
-        engine = std::make_unique<DeviceRank>(participant, comm->rank, all, *gpu.device, settings_.rank);
+        engine = std::make_unique<DeviceRank>(participant, comm->rank, all, *gpu.device,
+                                              settings_.rank);
     } catch (const Refusal& refusal) {
         said = line_of(refusal);
     } catch (const std::runtime_error& problem) {
         said = problem.what();
     }
-    if (is_over()) throw Interrupted{};
     // The last word: no rank runs what another one couldn't open.
     for (auto& each : participant->gather(said)) {
         if (why.empty()) why = std::move(each);
@@ -231,16 +223,17 @@ Result Opening::finish_real() {
         comm->make_real(blocks && parent == nullptr);
         if (comm->is_aborted()) return Result::kInternalError;
     }
-    auto result = make_real(comm != nullptr ? comm->place() : &none, config->get());
+    auto result = make_real(comm != nullptr ? comm->place() : &none, ids.data(), config->get());
     if (comm != nullptr) comm->make_real(false);
     // The state of a split is its parent's. Another rank's end ends the wait, because NCCL would
     // wait for that rank.
     while (result == Result::kInProgress) {
         Handle* asked = parent != nullptr ? parent->real() : comm->real();
-        const bool is_lost = comm != nullptr && is_error(comm->state());
-        if (is_lost) return comm->state();
+        const auto own = comm != nullptr ? comm->state() : Result::kSuccess;
+        if (is_error(own)) return own;
         std::this_thread::sleep_for(kStatePause);
-        if (real().CommGetAsyncError(asked, &result) != Result::kSuccess) result = Result::kInternalError;
+        const auto answer = real().CommGetAsyncError(asked, &result);
+        if (is_error(answer)) result = answer;
         heard(result);
     }
     return result;

@@ -35,7 +35,7 @@ private:
 };
 
 struct Opening {
-    using Make = std::function<Result(Handle** out, Config* config)>;
+    using Make = std::function<Result(Handle** out, UniqueId* ids, Config* config)>;
 
     const char* function;
     std::string what;  // for the log: " of rank 0 of 8"
@@ -45,7 +45,7 @@ struct Opening {
     bool blocks = true;
     Gpu gpu;
     // Of an init.
-    std::vector<sley::UniqueId> ids;
+    std::vector<UniqueId> ids;
     int rank = 0, ranks = 0;
     // Of a split, or of a shrink, which has its members at once.
     Comm* parent = nullptr;

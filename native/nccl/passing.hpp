@@ -111,7 +111,9 @@ struct Passing {
 
     Value operator()(Values... values) const {
         auto refused = Translation()(name, values...);
-        if (refused == Result::kSuccess && function == nullptr) refused = lacking(name.text, name.since);
+        if (function == nullptr && refused == Result::kSuccess) {
+            refused = lacking(name.text, name.since);
+        }
         if (refused != Result::kSuccess) return failed<Value>(group.note(refused));
         if constexpr (std::is_same_v<Value, Result>) {
             const auto result = function(values...);

@@ -49,11 +49,16 @@ Settings Settings::from_environment() {
     made.rank.timeout_s = number("SLEY_TIMEOUT_S", made.rank.timeout_s);
     made.wait = std::chrono::milliseconds(
         static_cast<std::int64_t>(1000 * number("SLEY_NCCL_WAIT_S", 60)));
+    if (made.rank.tables.empty() || made.rank.kernels.empty()) {
+        made.lacks = "no SLEY_NCCL_TABLES or SLEY_NCCL_KERNELS, which `sley exec` sets,";
+    }
+    if (made.is_off()) made.lacks = "SLEY_NCCL=off";
     if (made.which.empty() || made.is_off() || made.is_only()) return made;
     std::istringstream names(made.which);
     for (std::string name; std::getline(names, name, ',');) {
         const auto kind = kind_of(name);
-        if (std::find(std::begin(kCollectives), std::end(kCollectives), kind) == std::end(kCollectives)) {
+        const auto end = std::end(kCollectives);
+        if (std::find(std::begin(kCollectives), end, kind) == end) {
             made.lacks = "SLEY_NCCL names '" + name + "', which is no collective";
         }
         made.kinds.insert(kind);

@@ -14,7 +14,7 @@ struct Settings {
     // that sley runs: "AllReduce,AllGather". All ranks have the same, or NCCL runs all.
     std::string which;
     std::set<std::string> kinds;            // of the functions, as `kind_of` writes them
-    std::string lacks;                      // why `which` can't be followed
+    std::string lacks;                      // why sley can run no calls; "" if nothing is known
     std::chrono::milliseconds wait{60000};  // SLEY_NCCL_WAIT_S: for ranks that may lack sley
     RankSettings rank;                      // SLEY_NCCL_TABLES, SLEY_NCCL_KERNELS, SLEY_TIMEOUT_S
 

@@ -126,7 +126,6 @@ static void start_driver(void) {
 }
 
 static void open_rank(struct rank *r, int number) {
-  char path[4096];
   int device, devices, i;
   memset(r, 0, sizeof *r);
   r->number = number;
@@ -141,9 +140,15 @@ static void open_rank(struct rank *r, int number) {
     r->before[i] = malloc(room);
     r->after[i] = malloc(room);
   }
+}
+
+static FILE *output_of(int number) {
+  char path[4096];
+  FILE *out;
   snprintf(path, sizeof path, "%s/%d", folder, number);
-  r->out = fopen(path, "wb");
-  check(r->out != NULL, path, 0);
+  out = fopen(path, "wb");
+  check(out != NULL, path, 0);
+  return out;
 }
 
 /* A number of a call and a rank, of which all bits vary. */
@@ -309,19 +314,25 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
 
 struct own { pthread_t thread; int number; ncclUniqueId id; };
 
+/* Two calls in a group, each with memory and a stream of its own. */
 static void *run_rank(void *given) {
   struct own *own = given;
-  struct rank r;
-  int i;
-  open_rank(&r, own->number);
-  CHECK(ncclCommInitRank(&r.comm, ranks, own->id, own->number));
-  for (i = 0; i < number_of_calls; ++i) {
-    stage(&r, i);
-    start(&r, &calls[i]);
-    launch_graph(&r, &calls[i]);
-    finish(&r, i);
+  struct rank r[2];
+  int i, k;
+  for (k = 0; k < 2; ++k) open_rank(&r[k], own->number);
+  r[0].out = r[1].out = output_of(own->number);
+  CHECK(ncclCommInitRank(&r[0].comm, ranks, own->id, own->number));
+  r[1].comm = r[0].comm;
+  for (i = 0; i < number_of_calls; i += 2) {
+    const int calls_now = i + 1 < number_of_calls ? 2 : 1;
+    for (k = 0; k < calls_now; ++k) stage(&r[k], i + k);
+    CHECK(ncclGroupStart());
+    for (k = 0; k < calls_now; ++k) start(&r[k], &calls[i + k]);
+    CHECK(ncclGroupEnd());
+    for (k = 0; k < calls_now; ++k) launch_graph(&r[k], &calls[i + k]);
+    for (k = 0; k < calls_now; ++k) finish(&r[k], i + k);
   }
-  close_rank(&r);
+  close_rank(&r[0]);
   return NULL;
 }
 
@@ -334,7 +345,7 @@ static void turn_to(struct rank *r) {
 static void run_group(const ncclUniqueId *id, int is_wrong) {
   static struct rank all[MOST_RANKS];
   int i, k;
-  for (k = 0; k < ranks; ++k) open_rank(&all[k], k);
+  for (k = 0; k < ranks; ++k) open_rank(&all[k], k), all[k].out = output_of(k);
   CHECK(ncclGroupStart());
   for (k = 0; k < ranks; ++k) {
     turn_to(&all[k]);

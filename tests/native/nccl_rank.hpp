@@ -1,5 +1,5 @@
-// Ranks on devices without a device: they meet, open and close as DeviceRank's do, and a call runs until
-// it is given up. `script` says what a process's ranks do in the course of it.
+// Ranks on devices without a device: they meet, open and close as DeviceRank's do. `script` says what a
+// process's ranks do in the course of it.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// sley's library under a sanitizer, over stand-ins for NVIDIA's NCCL and for ranks on devices. Its first
-// argument names the test; the library of the stand-in is in SLEY_NCCL_LIBRARY.
+// sley's library under a sanitizer, over stand-ins for NVIDIA's NCCL (SLEY_NCCL_LIBRARY) and for ranks
+// on devices. The first argument names the test.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -533,8 +533,8 @@ void test_mixes(int first, int count) {
     }
 }
 
-// A child of a fork has no communicators; its end, and an exit without destroy, disturb nobody but those
-// that they leave.
+// A child of a fork has no communicators, and its end disturbs nobody. An exit without destroy does: the
+// others are told.
 void test_processes() {
     auto* mix = static_cast<Mix*>(mmap(nullptr, sizeof(Mix), PROT_READ | PROT_WRITE,
                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -583,6 +583,8 @@ extern "C" const char* __tsan_default_suppressions() { return "race:_dl_dealloca
 int main(int count, char** arguments) {
     using namespace sley::nccl_test;
     const std::string test = count > 1 ? arguments[1] : "";
+    setenv("SLEY_NCCL_TABLES", "/none", 1);
+    setenv("SLEY_NCCL_KERNELS", "/none", 1);
     if (test == "passed_on") test_passed_on();
     if (test == "life") test_life();
     if (test == "one_thread") test_one_thread();

@@ -35,6 +35,9 @@ from support.devices.native_programs import (
 from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
 
 CASES = TESTS / "nccl_cases.py"
+DOUBLES = {"device_rank.cpp", "gpu.cpp"}
+"""Sources for which nccl_rank.hpp has stand-ins."""
+
 NOT_EXPORTED = {"CftBarrierCreateRequirement"}
 """Declared by NCCL 2.31, but not among its library's exports."""
 
@@ -112,11 +115,32 @@ def test_calls_over_the_stand_in(case: str) -> None:
     check_case(case, stand_in())
 
 
-@pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
-def test_threads_under_sanitizers(sanitizers: str) -> None:
-    program = sanitized(sanitizers, *SOURCES["NCCL"], TESTS / "nccl_threads.cpp")
-    done = run(program, SLEY_NCCL_LIBRARY=str(stand_in()))
+def check_ranks(sanitizers: str, *arguments: str) -> None:
+    """A test of nccl_threads.cpp passes. Its ranks on devices are stand-ins."""
+    parts = ("NCCL", "MEETING", "FABRIC", "ENGINE", "DEVICES")
+    kept = [path for part in parts for path in SOURCES[part] if path.name not in DOUBLES]
+    # The sources for CUDA come last: their names would hide others.
+    program = sanitized(sanitizers, *kept, TESTS / "nccl_threads.cpp", *SOURCES["CUDA"])
+    # Who is forked has what other threads of its parent had.
+    done = run(
+        program, *arguments, SLEY_NCCL_LIBRARY=str(stand_in()), ASAN_OPTIONS="detect_leaks=0"
+    )
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("test", ["passed_on", "life", "one_thread", "agreement", "aborts"])
+@pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
+def test_communicators_of_threads(sanitizers: str, test: str) -> None:
+    check_ranks(sanitizers, test)
+
+
+def test_communicators_after_a_fork_and_an_exit() -> None:
+    check_ranks("address", "processes")
+
+
+@pytest.mark.parametrize("mixes", [100, pytest.param(5000, marks=pytest.mark.slow)])
+def test_ranks_never_disagree_whatever_each_of_them_can_and_does(mixes: int) -> None:
+    check_ranks("address", "mixes", "0", str(mixes))
 
 
 def test_a_function_that_the_real_library_lacks_is_refused(tmp_path: Path) -> None:
@@ -160,10 +184,10 @@ def compiled_empty(folder: Path) -> Path:
 
 
 def test_a_line_for_each_communicator_says_what_runs_its_calls() -> None:
-    log = check_case("all_ranks", stand_in(), NCCL_DEBUG="INFO").splitlines()
+    log = check_case("all_ranks", stand_in(), NCCL_DEBUG="INFO", SLEY_NCCL="off").splitlines()
     assert log == [
         f"sley INFO NCCL 2.29.7 is {stand_in()} (SLEY_NCCL_LIBRARY)",
-        "sley INFO ncclCommInitAll of 3 ranks: all calls go to NCCL 2.29.7",
+        "sley INFO ncclCommInitAll of 3 ranks: all calls go to NCCL 2.29.7: SLEY_NCCL=off",
     ]
     # The config of this client ends before its name.
     log = check_case("groups", stand_in(), NCCL_DEBUG="INFO")
@@ -253,9 +277,11 @@ def test_each_function_that_sley_runs_is_called_by_the_client_that_the_table_nam
 
 
 def test_nvidias_library_without_a_gpu_and_with_an_allocator_that_is_preloaded() -> None:
-    check_case("real_library", nvidias())
+    rank = {"SLEY_NCCL_TABLES": "/none", "SLEY_NCCL_KERNELS": "/none"}
+    check_case("real_library", nvidias(), **rank)
     allocator = compiled(TESTS / "nccl_malloc.c", ".so", "-shared", "-fPIC", "-fno-builtin")
-    check_case("real_library", nvidias(), LD_PRELOAD=f"{allocator}:{nccl_programs.library()}")
+    preload = f"{allocator}:{nccl_programs.library()}"
+    check_case("real_library", nvidias(), **rank, LD_PRELOAD=preload)
 
 
 def version_of(folder: Path) -> tuple[int, ...]:
@@ -328,7 +354,7 @@ def test_a_client_in_c_with_each_header(cuda_headers: Path) -> None:
         client = compiled(TESTS / "nccl_client.c", "", *flags)
         a, b, c = version_of(folder)
         told, log = output([client], variables(stand_in(), NCCL_DEBUG="INFO"))
-        assert "CommInitRankConfig of rank 1 of 2, client: all calls go to NCCL 2.29.7\n" in log
+        assert "CommInitRankConfig of rank 1 of 2, client: all calls go to NCCL 2.29.7: " in log
         assert told == f"22907 compiled with {a * 10000 + b * 100 + c}, last 101\n"
 
 

@@ -4,7 +4,8 @@ from sley.errors import Rule
 
 N701 = Rule(
     "N701 no-nccl",
-    what="There is no NCCL to which sley's library could pass a program's calls.",
+    what="There is no NCCL to which sley's library could pass a program's calls, on this rank or "
+    "on another one of the communicator.",
     why="sley looks at SLEY_NCCL_LIBRARY, which is the absolute path of a file and excludes all "
     "others; then where the libraries that are linked with NCCL would find it; then for NCCL's "
     "package beside sley's; then in ldconfig's cache.",
@@ -22,9 +23,9 @@ N702 = Rule(
 )
 N703 = Rule(
     "N703 nccl-handle",
-    what="A communicator or a reduction isn't there: it was destroyed, or belongs to another "
-    "communicator; or there are too many (65,536 communicators of a process, 32,767 reductions of "
-    "a communicator).",
+    what="A communicator or a reduction isn't there: it was destroyed, is being made, or belongs "
+    "to another communicator or the parent process; or there are too many (65,536 communicators, "
+    "32,767 reductions of one).",
     why="sley's library knows its own handles. NCCL would read memory that is no longer a "
     "communicator. The call returns ncclInvalidArgument (too many: ncclSystemError).",
     example="ncclCommDestroy(comm); ncclAllReduce(..., comm, stream);",
