@@ -7,10 +7,10 @@
  * what it gets for these. CALLS has a line for each call: the function's number (as in `start`), the
  * type, the operation (5, 6: PreMulSum by a scalar of the host, of the device), the count, the root, the
  * stream (0 the default, 1 an own one, 2 an own one that is captured) and whether it is the form with a
- * config. VALUES has three tables of 16 values of 8 bytes for each type, of which an element takes the
- * first: what is summed, what is multiplied, and the ranks' scalars. Each rank puts its outputs, call
- * after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for NVIDIA's driver,
- * "devices=4 memory_bytes=1000".
+ * config. VALUES has four tables of 16 values of 8 bytes for each type, of which an element takes the
+ * first: what is summed, what is multiplied, the ranks' scalars, and what is averaged. Each rank puts its
+ * outputs, call after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for
+ * NVIDIA's driver, "devices=4 memory_bytes=1000".
  *
  * Each rank chooses by itself whether a call is in place, and whether what NCCL doesn't read is null.
  * All of the memory but the output must stay as it was. */
@@ -82,7 +82,7 @@ struct rank {
 
 static struct call *calls;
 static int number_of_calls, ranks;
-static unsigned char values[3][TYPES][16][8];
+static unsigned char values[4][TYPES][16][8];
 static size_t room;
 static const char *folder;
 
@@ -171,7 +171,7 @@ static void stage(struct rank *r, int number) {
   const int sends = is_root || (c->kind != BROADCAST && c->kind != BCAST && c->kind != SCATTER);
   const int receives = is_root || (c->kind != REDUCE && c->kind != GATHER);
   const int in_place = c->kind == BCAST || (mix & 1 && sends && receives && c->kind != ALL_TO_ALL);
-  const int table = c->op == 1;
+  const int table = c->op == 1 ? 1 : c->op == 4 ? 3 : 0;
   size_t sent = divides ? all : block, from = 0, i;
   int in = in_place && !divides ? 1 : 0, k; /* the memory of what is sent */
   for (i = 0; i < 2; ++i) {
