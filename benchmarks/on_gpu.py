@@ -9,9 +9,10 @@ next begins, with a line before it that names it: so the file says how far a run
 hung. DIR, by default benchmarks/results, also gets a log of each step. A step that fails doesn't
 stop the later ones, unless the device no longer answers.
 
-Three further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
+Four further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
 or a network (it needs scikit-build-core, nanobind, CMake, Ninja and a C++17 compiler); `measure`
-runs all of kernels.py; `slots` compares numbers and sizes of slots, in seconds. The script needs
+runs all of kernels.py; `slots` compares numbers and sizes of slots, in seconds; `programs` trains
+with PyTorch over sley in NCCL's place. The script needs
 sley's requirements (numpy, click, rich), cuda-bindings and NVRTC, pytest and hypothesis. It uses
 PyTorch, CuPy, pytest-xdist, compute-sanitizer and NCCL if they are there.
 """
@@ -181,6 +182,7 @@ FURTHER = (
     Step("build", 600, lambda _: [*_INSTALL, "--target", str(BUILT), "."]),
     Step("measure", 600, _all_kernels),
     Step("slots", 30, _bounded("slots")),
+    Step("programs", 120, _module("programs")),
 )
 
 

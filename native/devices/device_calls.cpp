@@ -110,7 +110,11 @@ std::optional<StartOutcome> DeviceCalls::start(const Kind& kind, const Elements&
         is_update ? std::optional(update_request(kind, output, op, root))
                   : move_request(kind, output, input, op, buffers_[0].rank, ranks);
     if (!request) return {};
-    const auto& [key, memory, blocks] = *request;
+    auto [key, memory, blocks] = *request;
+    if (key.in_place && !has_row({key.kind, true, key.root})) {
+        key.in_place = false;
+        memory = {{input.start, output.start}, {input.bytes(), output.bytes()}};
+    }
     const auto parts = kind.input_parts || kind.output_parts ? ranks : 1;
     RankBuffers buffers{};
     for (int m = 0; m < 2; ++m) {
@@ -130,6 +134,11 @@ bool DeviceCalls::has_scratch(int plan, const CallValues& values) const {
     const auto most = numbers.scratch_bytes(static_cast<int>(rank), values.item_bytes, values.count);
     const std::lock_guard<std::mutex> held(memory_->lock);
     return memory_->scratch(buffers_[0].rank, static_cast<std::uint64_t>(most)).has_value();
+}
+
+bool DeviceCalls::has_row(const CallKind& kind) const {
+    const std::lock_guard<std::mutex> held(lock_);
+    return rows_.count({kind.kind, kind.in_place, kind.root}) != 0;
 }
 
 const DeviceCalls::Row& DeviceCalls::row_of(const CallKind& kind) const {

@@ -41,7 +41,7 @@ public:
     int add_plan(std::shared_ptr<const DevicePlan> plan);
 
     // The plans of the calls of a kind, by size: plans[k] up to ends[k] bytes, which ascend, and the
-    // last one for larger calls.
+    // last one for larger calls. A kind that has none in place has plans that are right there, too.
     void set_table(const CallKind& kind, std::vector<std::uint64_t> ends, std::vector<int> plans);
 
     // The kernels of a plan's calls; see PlanCall::Place.
@@ -93,6 +93,7 @@ private:
         std::uintptr_t run, divide;
     };
 
+    bool has_row(const CallKind& kind) const;
     const Row& row_of(const CallKind& kind) const;
     // Null without a program.
     PlanCall* call_of(const std::array<int, 4>& key);
@@ -108,7 +109,7 @@ private:
     // launch's argument has 4 KiB.
     std::map<std::array<int, 4>, Program> programs_;
     std::map<std::array<int, 4>, PlanCall> calls_;
-    std::vector<RankBuffers> buffers_;               // of the call that starts
+    std::vector<RankBuffers> buffers_;  // of the call that starts
     std::vector<Device::Stream> streams_;
 };
 

@@ -37,9 +37,6 @@ GROWING = {ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.AVG}
 REPEATED = set(ReduceOp) - {ReduceOp.PRODUCT}
 """Whose results are exact after two calls, too."""
 
-ONE_ARRAY = ("broadcast", "reduce")
-APART = ("gather", "scatter")
-
 
 class Pool:
     """Memory from which arrays are taken, with gaps between them, which no call may change."""
@@ -68,7 +65,8 @@ class Turn:
 
     border: if not None, the count is one at a border of the table of plans, plus `step.count`.
     streams: the numbers of those of its calls, one after the other on the same data; None: a call
-    that waits. shared: bit r says whether other ranks can read the arrays of rank r.
+    that waits. shared: bit r says whether other ranks can read the arrays of rank r. places: bit r
+    whether rank r is in place, where ranks needn't agree on it.
     """
 
     comm: int
@@ -76,6 +74,7 @@ class Turn:
     border: int | None
     streams: tuple[int | None, ...]
     shared: int
+    places: int
     gap: int
     factor: int | None
     seed: int
@@ -86,8 +85,8 @@ class Turn:
         if self.border is None:
             return step
         root = step.root if CALLS[step.kind].roles else 0
-        in_place = step.kind in ONE_ARRAY or (step.in_place and step.kind not in APART)
-        table = comm.plans.table(step.kind, in_place=in_place, root=root)
+        (place, *more) = comm.plans.places(step.kind)
+        table = comm.plans.table(step.kind, in_place=step.in_place if more else place, root=root)
         ends = [0] + [s.end_bytes for s, _ in table if s.end_bytes and s.end_bytes <= MOST_BYTES]
         unit = size_of(step.kind, comm.ranks, 1, DATA_TYPES[step.dtype].size_bytes)
         return replace(step, count=ends[self.border % len(ends)] // unit + step.count)
@@ -183,6 +182,8 @@ class Rank(AbstractContextManager["Rank"]):
 
         given = kind.bits(turn.values(step, members[comm.rank], comm.ranks)).astype(kind.array)
         options = turn.options(comm)
+        if comm.plans.places(step.kind) == (None,) and len(streams) == 1:
+            step = replace(step, in_place=bool(turn.places >> comm.rank & 1))
         _, out = begin(comm, step, given, new, stream=streams[0], **options)
         for stream in streams[1:]:
             again = (step.op,) if step.kind == "all_reduce" else ()
@@ -211,6 +212,7 @@ def turns(draw: st.DrawFn, kinds: Sequence[str], types: Sequence[str]) -> Turn:
         Step(kind, count, dtype, op, draw(st.integers(0, 7)), in_place, False, False),
         border,
         streams,
+        draw(st.integers(0, 255)),
         draw(st.integers(0, 255)),
         draw(st.integers(0, 9)),
         draw(st.none() | st.just(2)) if scales and len(streams) == 1 else None,

@@ -1,11 +1,11 @@
 // Ranks on GPUs without Python, over the stand-in for the driver: ranks are threads or processes of this
 // program. Exits with 1 at the first difference.
 //
-// Arguments: a scenario, the folders of tables and of kernels, the version of the tables; what the
-// stand-in is set to comes in the environment, as SLEY_FAKE="devices=2 memory_bytes=1000".
+// Arguments: a scenario, the folder of tables and kernels, the version of the tables, and what the
+// scenario says.
 #include <dlfcn.h>
+#include <malloc.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <functional>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,9 +76,9 @@ CudaDevice& device_of(int ordinal) {
 
 // A rank with data of its own.
 struct Member {
-    Member(const UniqueId& id, int rank, int ranks, CudaDevice& device, const RankSettings& settings)
-        : rank(rank), ranks(ranks), device(device),
-          participant(std::make_shared<Participant>(kPatience)) {
+    Member(const UniqueId& id, int rank, int ranks, CudaDevice& device, const RankSettings& settings,
+           std::shared_ptr<Participant> by = std::make_shared<Participant>(kPatience))
+        : rank(rank), ranks(ranks), device(device), participant(std::move(by)) {
         // Before any kernel runs: an allocation waits for kernels, which may wait for this rank's.
         for (auto* const each : {&input, &output}) {
             *each = device.allocate(kMostCount * static_cast<std::size_t>(ranks) * sizeof(float));
@@ -189,7 +188,7 @@ void expect_all(const std::string& words, const std::vector<std::string>& found)
     for (const auto& each : found) expect_in(words, each);
 }
 
-// Further arguments: the number of ranks. They are on as many devices as there are.
+// The number of ranks, which are on as many devices as there are.
 void check_calls() {
     const int ranks = std::stoi(g_arguments.at(0)), devices = CudaDevice::count();
     for (int time = 0; time < 2; ++time) {
@@ -203,7 +202,7 @@ void check_calls() {
     }
 }
 
-// In each rank the same, though only one can't run.
+// A folder with other tables. In each rank the same, though only one can't run.
 void check_refusals() {
     expect_all("", refusals(2));
     const auto none = refusals(2, [](int rank, RankSettings& own) {
@@ -217,7 +216,6 @@ void check_refusals() {
     expect_all("F425: expected tables of sley 0.0", refusals(2, [](int rank, RankSettings& own) {
                    if (rank == 0) own.version = "0.0";
                }));
-    // A third argument: a folder with other tables.
     const auto other = refusals(2, [](int rank, RankSettings& own) {
         if (rank == 1) own.tables = g_arguments.at(0);
     });
@@ -232,7 +230,7 @@ void check_refusals() {
     expect_all("", refusals(2));
 }
 
-// Further arguments: words of the refusal of two ranks.
+// Words of the refusal of two ranks.
 void check_refusal() { expect_all(g_arguments.at(0), refusals(2)); }
 
 void soon(const std::string& what, const std::function<bool()>& holds) {
@@ -295,8 +293,8 @@ public:
             hex += digits;
         }
         std::vector<std::string> words{"device_rank", "device_rank", scenario, g_settings.tables,
-                                       g_settings.kernels, g_settings.version, hex,
-                                       std::to_string(rank), std::to_string(ranks), further};
+                                       g_settings.version, hex, std::to_string(rank),
+                                       std::to_string(ranks), further};
         std::vector<char*> arguments;
         for (auto& word : words) arguments.push_back(word.data());
         arguments.push_back(nullptr);
@@ -318,7 +316,7 @@ private:
     pid_t pid_;
 };
 
-// Of a child, or of this process beside its children.
+// A rank of a child, or of this process beside its children.
 struct Joined {
     static Joined of_arguments() {
         Joined joined{{}, std::stoi(g_arguments.at(1)), std::stoi(g_arguments.at(2))};
@@ -343,23 +341,49 @@ void check_processes() {
     const int ranks = std::stoi(g_arguments.at(0));
     const auto id = new_id();
     std::vector<Child> children;
-    for (int rank = 1; rank < ranks; ++rank) children.emplace_back("run", id, rank, ranks);
+    for (int rank = 1; rank < ranks; ++rank) children.emplace_back("child", id, rank, ranks);
     run_member({id, 0, ranks});
     for (const auto& each : children) expect(each.end() == 0, "a process failed");
 }
 
-// Gives calls up when the ranks can't meet any more, as the library does.
+// Gives calls up when the ranks can't meet any more, as the library does; returns then.
 void watched(Member& member, const std::function<void()>& what) {
-    std::atomic<bool> is_over{false};
     std::thread watch([&] {
-        while (!is_over) {
-            if (const auto end = member.participant->end()) return member.opened->give_up(*end);
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
+        soon("the end of the others", [&] { return member.participant->end().has_value(); });
+        member.opened->give_up(*member.participant->end());
     });
     what();
-    is_over = true;
     watch.join();
+}
+
+// What a rank is told that can't go on with the others, in its opening or beside a call.
+std::string told(const UniqueId& id, int rank, int ranks,
+                 const std::shared_ptr<Participant>& participant) {
+    return refused([&] {
+        Member member(id, rank, ranks, device_of(rank % 2), g_settings, participant);
+        watched(member, [&] { member.start("all_reduce", 0, 100); });
+        throw Refusal(*member.opened->error());
+    });
+}
+
+// Another thread aborts a rank at any time.
+void check_aborts() {
+    for (const int delay_us : {0, 300, 1000, 3000, 10000, 30000}) {
+        const auto id = new_id();
+        std::atomic<bool> have_met{false};
+        g_met = [&] { have_met = true; };
+        in_ranks(2, [&](int rank) {
+            const auto participant = std::make_shared<Participant>(kPatience);
+            std::thread aborts([&] {
+                soon("the meeting", [&] { return have_met.load(); });
+                std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+                if (rank == 1) participant->abort();
+            });
+            expect_in(rank == 1 ? "N608: " : "N6", told(id, rank, 2, participant));
+            participant->abort();
+            aborts.join();
+        });
+    }
 }
 
 // A process ends during the opening, at any time; beside a call; or behind it.
@@ -370,14 +394,7 @@ void check_deaths() {
         const Child child("open", id, 1, 3, std::to_string(delay_us));
         in_ranks(2, [&](int number) {
             const int rank = 2 * number;
-            const auto text = refused([&] {
-                Member member(id, rank, 3, device_of(rank % 2), g_settings);
-                watched(member, [&] {
-                    member.start("all_reduce", 0, 100);
-                    member.opened->close(true);
-                });
-            });
-            expect_in("N6", text);
+            expect_in("N620: ", told(id, rank, 3, std::make_shared<Participant>(kPatience)));
         });
         child.end();
     }
@@ -388,15 +405,18 @@ void check_deaths() {
         member.check_calls();
         watched(member, [&] {
             if (scenario[0] == 'd') member.start("all_reduce", 0, 100);
-            expect_in("N620: ", refused([&] { member.opened->close(true); }) +
-                                    (member.opened->error() ? text_of(*member.opened->error()) : ""));
+            const auto found = refused([&] { member.opened->close(true); });
+            const auto error = member.opened->error();
+            expect_in("N620: ", error ? text_of(*error) : found);
         });
         child.end();
     }
     expect(Clock::now() - begin < 6 * kSoon, "it takes long to notice that a process has ended");
 }
 
-// Child scenarios.
+// Scenarios of children.
+void run_child() { run_member(Joined::of_arguments()); }
+
 void die_at_any_time() {
     const auto joined = Joined::of_arguments();
     g_met = [delay = std::chrono::microseconds(std::stoi(g_arguments.at(3)))] {
@@ -416,7 +436,7 @@ void die_after_calls() {
     std::_Exit(0);
 }
 
-// Further arguments: how many communicators of two ranks. Prints what each takes.
+// How many communicators of two ranks. Prints what each takes.
 void check_many() {
     const int many = std::stoi(g_arguments.at(0));
     std::vector<std::vector<std::unique_ptr<Member>>> every(2);
@@ -430,9 +450,8 @@ void check_many() {
         for (std::size_t r = 0; r < 2; ++r) every[r].push_back(std::move(made[r]));
     };
     const auto kilobytes = [] {
-        rusage usage{};
-        getrusage(RUSAGE_SELF, &usage);
-        return usage.ru_maxrss;
+        const auto heap = mallinfo2();
+        return static_cast<double>(heap.uordblks + heap.hblkhd) / 1024;
     };
     const auto milliseconds = [](Clock::time_point since) {
         return std::chrono::duration<double, std::milli>(Clock::now() - since).count();
@@ -444,8 +463,9 @@ void check_many() {
     const auto before = kilobytes();
     begin = Clock::now();
     for (int k = 0; k < many; ++k) open();
-    std::printf("each further one: %.2f ms, %.0f KB of the process a rank\n", milliseconds(begin) / many,
-                static_cast<double>(kilobytes() - before) / (2 * many));
+    std::printf("each further one: %.2f ms, and %.0f KB of the process's heap a rank\n",
+                milliseconds(begin) / many, (kilobytes() - before) / (2 * many));
+    std::fflush(stdout);
     in_ranks(2, [&](int rank) {
         for (auto& member : every[static_cast<std::size_t>(rank)]) {
             if (member->start("all_reduce", 0, 10) != StartOutcome::kStarted) expect(false, "a call");
@@ -456,29 +476,20 @@ void check_many() {
 }
 
 int test(int count, char** arguments) {
-    expect(count > 4, "a scenario, tables, kernels and a version");
+    expect(count > 3, "a scenario, a folder and a version");
     const std::string scenario = arguments[1];
-    g_settings.tables = arguments[2];
-    g_settings.kernels = arguments[3];
-    g_settings.version = arguments[4];
-    for (int k = 5; k < count; ++k) g_arguments.emplace_back(arguments[k]);
-    std::istringstream settings(std::getenv("SLEY_FAKE") ? std::getenv("SLEY_FAKE") : "");
-    for (std::string each; settings >> each;) {
-        const auto sign = each.find('=');
-        set(each.substr(0, sign).c_str(), std::stoll(each.substr(sign + 1)));
-    }
+    g_settings.tables = g_settings.kernels = arguments[2];
+    g_settings.version = arguments[3];
+    for (int k = 4; k < count; ++k) g_arguments.emplace_back(arguments[k]);
     cuda::start();
-    if (scenario == "run") {
-        run_member(Joined::of_arguments());
-    } else {
-        const std::map<std::string, void (*)()> scenarios{
-            {"calls", check_calls},       {"processes", check_processes},
-            {"refusals", check_refusals}, {"refusal", check_refusal},
-            {"failed", check_failed_calls}, {"deaths", check_deaths},
-            {"many", check_many},         {"open", die_at_any_time},
-            {"die", die_after_calls},     {"leave", die_after_calls}};
-        scenarios.at(scenario)();
-    }
+    const std::map<std::string, void (*)()> scenarios{
+        {"calls", check_calls},         {"processes", check_processes},
+        {"refusals", check_refusals},   {"refusal", check_refusal},
+        {"failed", check_failed_calls}, {"aborts", check_aborts},
+        {"deaths", check_deaths},       {"many", check_many},
+        {"child", run_child},           {"open", die_at_any_time},
+        {"die", die_after_calls},       {"leave", die_after_calls}};
+    scenarios.at(scenario)();
     return 0;
 }
 

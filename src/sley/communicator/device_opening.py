@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from pathlib import Path
@@ -14,7 +14,7 @@ from sley.communicator.call_table import CallTable, Key, programs_of
 from sley.communicator.calls import kind_number
 from sley.communicator.rendezvous.bootstrap import Rendezvous
 from sley.communicator.selection.device_rules import DeviceLimits
-from sley.communicator.selection.kinds import BARRIER, CALLS
+from sley.communicator.selection.kinds import CALLS
 from sley.communicator.selection.plans import Plans
 from sley.communicator.settings import Settings
 from sley.communicator.stats import logger
@@ -103,12 +103,20 @@ class DeviceOpening:
                 raise SleyError(problems)
             table = CallTable(
                 {
-                    (kind, in_place, root): plans.table(kind, in_place=in_place, root=root)
-                    for kind, in_place, root in _keys(rendezvous.ranks)
+                    (kind, bool(in_place), root): plans.table(kind, in_place=in_place, root=root)
+                    for kind, row in CALLS.items()
+                    if not row.varies
+                    for root in (range(rendezvous.ranks) if row.roles else [0])
+                    for in_place in plans.places(kind)
                 }
             )
-        rows = [
-            (f"{_in_words(key)}, of {sizes}", f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}")
+        own = ", ".join(one.plan.name for one in plans.own)
+        rows = [("calls of the user's plans", own or "none")]  # which decide what rows there are
+        rows += [
+            (
+                f"{_in_words(key, ready.row.in_place)}, of {sizes}",
+                f"{ready.plan.name} {ready.digest.hex()[:_DIGITS]}",
+            )
             for key, ranges in table.rows.items()
             for sizes, ready in ranges
         ]
@@ -208,20 +216,8 @@ class DeviceOpening:
                 )
 
 
-def _keys(ranks: int) -> Iterator[Key]:
-    """The kinds of calls. Only the root sees whether a gather or a scatter is in place, so none is
-    (`arrays.is_in_place`); other calls with a root have one array, as have barriers."""
-    for kind, row in CALLS.items():
-        if row.varies:
-            continue
-        places = [False, True]
-        if row.roles or kind == BARRIER:
-            places = [not row.has_place_of_rank]
-        for in_place, root in product(places, range(ranks) if row.roles else [0]):
-            yield kind, in_place, root
-
-
-def _in_words(key: Key) -> str:
-    kind, in_place, root = key
+def _in_words(key: Key, in_place: bool | None) -> str:
+    kind, _, root = key
     of_root = f", root {root}" if CALLS[kind].roles else ""
-    return f"{kind}{of_root}, {'in place' if in_place else 'out of place'}"
+    place = {True: ", in place", False: ", out of place", None: ""}[in_place]
+    return f"{kind}{of_root}{place}"

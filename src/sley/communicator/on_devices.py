@@ -423,6 +423,8 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
         """Starts a call, and waits for its end if it has no stream."""
         device, links = self.device, core.links
         in_place = is_in_place(call, self.rank)
+        # Without plans in place the others are right there, too.
+        in_place &= (call.kind, True, call.root) in self._table.rows
         if factor is not None and self.ranks == 1:  # in place the plan of one rank does nothing
             call, in_place = replace(call, kind="all_reduce"), False
         item = call.dtype.size_bytes

@@ -377,7 +377,9 @@ class Resource:
         """Bytes of memory of the host, which keep this object."""
 
 def start_cuda() -> None:
-    """Loads and starts NVIDIA's driver; RuntimeError if there is none."""
+    """
+    Loads and starts NVIDIA's driver. K501 if it is missing or doesn't start, K510 if it has no device.
+    """
 
 class Device:
     """
@@ -430,6 +432,12 @@ class CudaDevice(Device):
 
     @staticmethod
     def count() -> int: ...
+
+    @staticmethod
+    def queues() -> int:
+        """
+        Onto how many the driver maps a device's streams, as the environment says when first asked.
+        """
 
     @staticmethod
     def multiprocessors_of(ordinal: int) -> int:

@@ -30,7 +30,8 @@ N652 = Rule(
 )
 N653 = Rule(
     "N653 bad-plan-folder",
-    what="The folder of user plans, or its plans.toml, can't be used.",
+    what="The folder of user plans, or its plans.toml, can't be used; or what `sley exec` needs "
+    "isn't there.",
     why="SLEY_PLAN_DIR names a folder. Its files that end in .xml, .resccl or .py, and those whose "
     "content is a plan, a text or a schedule, are plans and programs; plans.toml, a table of plans "
     "(F528), may give them sizes and options, and name algorithms of the library.",

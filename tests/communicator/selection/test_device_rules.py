@@ -55,14 +55,16 @@ def check_table(table: list[tuple[SizeRange, ReadyPlan]]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_size_of_every_call_has_a_proven_plan(kind: str) -> None:
     made = plans()
-    for in_place in (True, False):
+    for place in (True, False, None):
         for root in range(3 if CALLS[kind].roles else 1):
-            table = made.table(kind, in_place=in_place, root=root)
+            table = made.table(kind, in_place=place, root=root)
             check_table(table)
+            in_place = bool(place)
             for sizes, ready in table:
                 last = sizes.end_bytes or sizes.begin_bytes
-                for size in (sizes.begin_bytes, last):
-                    assert made.find(kind, size, in_place=in_place, root=root) is ready
+                if place in made.places(kind):
+                    for size in (sizes.begin_bytes, last):
+                        assert made.find(kind, size, in_place=in_place, root=root) is ready
                 assert ready.is_for(kind, in_place=in_place, root=root)
                 check_input(ready.plan, "")
                 assert ready.plan.blocks_per_rank <= DeviceLimits.max_blocks

@@ -123,14 +123,14 @@ def link(tests: Sequence[str], sources: Sequence[Path], *flags: str) -> Path:
     return program
 
 
-def sanitized(sanitizers: str, *sources: Path) -> Path:
-    """The program of `sources`, or of all tests, with `sanitizers`; skips the test if these don't
-    work.
+def sanitized(sanitizers: str, *sources: Path, tests: Sequence[str] = ()) -> Path:
+    """The program of `sources` and `tests`, or of all tests, with `sanitizers`; skips the test if
+    these don't work.
 
     With the variable SLEY_BREAK_RELEASE a program for threads publishes without release.
     """
     _check_sanitizers(sanitizers)
-    tests = () if sources else _TESTS[sanitizers]
+    tests = tests if sources else _TESTS[sanitizers]
     parts = sources or [
         path for name in ("FABRIC", *map(str.upper, tests)) for path in SOURCES.get(name, ())
     ]

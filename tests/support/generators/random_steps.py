@@ -83,9 +83,13 @@ def begin(
         return comm.all_to_all(data, out, **later), out
     if step.kind == "gather":
         out = new(comm.ranks * n) if rank == step.root else None
+        if step.in_place and out is not None:
+            out[rank * n : (rank + 1) * n] = data
+            data = out[rank * n : (rank + 1) * n]
         return comm.gather(data, out, step.root, **later), out
-    out = new(n)
-    return comm.scatter(data if rank == step.root else None, out, step.root, **later), out
+    is_root = rank == step.root
+    out = data[rank * n : (rank + 1) * n] if step.in_place and is_root else new(n)
+    return comm.scatter(data if is_root else None, out, step.root, **later), out
 
 
 def begin_apart(comm: Communicator, step: Step, given: Any) -> tuple[Any, Any]:

@@ -14,7 +14,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sley.communicator.rendezvous.hosts import Hosts
-from sley.communicator.selection.kinds import BARRIER, CALLS, Request, check_call
+from sley.communicator.selection.kinds import (
+    ALL_TO_ALL,
+    BARRIER,
+    CALLS,
+    Request,
+    check_call,
+    kinds_of,
+)
 from sley.communicator.selection.ready_plans import (
     Capacity,
     PlanFolder,
@@ -184,6 +191,25 @@ class Plans:
         _, ranges = self._kind_table(kind, in_place, root)
         return [(one.row.sizes, one.ready or self._ready(one)) for one in ranges]
 
+    @property
+    def own(self) -> tuple[ReadyPlan, ...]:
+        """The user's plans: those that come first take precedence."""
+        return (*self._registered, *self._folder.plans)
+
+    def places(self, kind: str) -> tuple[bool | None, ...]:
+        """The places of a kind's calls on devices that have plans of their own: in place, out of
+        place, or None for either."""
+        row = CALLS[kind]
+        if row.roles and not row.has_place_of_rank:
+            return (True,)  # one array
+        if kind == ALL_TO_ALL:  # in place its plans need scratch
+            return False, True
+        if not any(kind in kinds_of(one.plan.collective) for one in self.own):
+            return (None,)
+        # The user's plans are for one place. Only the root sees whether a gather or a scatter is in
+        # place, so none is; nor is a barrier out of place.
+        return (False,) if row.roles else (True,) if kind == BARRIER else (False, True)
+
     def library(
         self, kind: str, size_bytes: int, *, in_place: bool = False, root: int = 0
     ) -> ReadyPlan:
@@ -303,7 +329,7 @@ class Plans:
             if change[1:4] == (request.kind, request.size_bytes, request.in_place)
         ]
         lines += [f"not {line}" for line in found.row.refused]
-        for user_plan in (*self._registered, *self._folder.plans):
+        for user_plan in self.own:
             if user_plan.plan is not ready.plan:
                 lines.append(f"not {user_plan.row.recipe.name}: {_why_not(user_plan, request)}")
         return [*lines, *(f"not {line}" for line in self._folder.others)]
@@ -317,7 +343,8 @@ class Plans:
         return chain.from_iterable(ranges for _, ranges in self._tables.values())
 
     def _range(self, kind: str, size_bytes: int, in_place: bool, root: int) -> _RangePlan:
-        ends, ranges = self._kind_table(kind, in_place, root)
+        is_either = self._devices is not None and None in self.places(kind)
+        ends, ranges = self._kind_table(kind, None if is_either else in_place, root)
         return ranges[bisect_left(ends, size_bytes)]
 
     def _kind_table(self, kind: str, in_place: bool | None, root: int) -> _KindTable:
@@ -335,7 +362,7 @@ class Plans:
                 return self._tables[kind, in_place, root]
             user = [
                 one
-                for one in (*self._registered, *self._folder.plans)
+                for one in self.own
                 if in_place is not None and one.is_for(kind, in_place=in_place, root=root)
             ]
             tuned = self._tuned_rows(kind) if in_place is not None else ()

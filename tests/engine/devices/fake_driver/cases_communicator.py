@@ -46,7 +46,7 @@ def stand_in(
     elements: int,
     kind: str = "all_reduce",
     *,
-    in_place: bool = True,
+    in_place: bool = False,
 ) -> None:
     """Runs the kernels for CPUs of a call's plan where those for GPUs are launched. elements: of
     the largest buffer."""
@@ -108,29 +108,31 @@ def test_a_call_asks_little_of_the_driver(
     on_all(comms, lambda rank: comms[rank].close())
 
 
+@pytest.mark.parametrize("kind", ["reduce_scatter", "all_to_all"])
 def test_what_a_call_lacks_is_loaded_when_no_rank_runs(
-    fake: FakeDriver, device: CudaDevice
+    fake: FakeDriver, device: CudaDevice, kind: str
 ) -> None:
-    """Each rank comes later than the one before it, whose kernel already waits for it. It lacks
-    scratch, then a kernel, then more scratch."""
+    """Each rank comes later than the one before it, whose kernel already waits for it. It lacks a
+    kernel, or, in place, scratch and then more scratch."""
     comms = opened([device] * 3)
     streams = [device.stream() for _ in comms]
     sizes = (7500, 90_000)  # which have one plan
     data = [arrays([device] * 3, [np.full(size, 2.0)] * 3) for size in sizes]
     parts = [arrays([device] * 3, [np.zeros(size // 3)] * 3) for size in sizes]
-    stand_in(fake, comms[0], sizes[0], "reduce_scatter", in_place=False)
+    is_moved = kind == "all_to_all"
+    stand_in(fake, comms[0], sizes[0], kind, in_place=is_moved)
 
     def call(rank: int) -> None:
         threading.Event().wait(0.2 * rank)
         for number, op in ((0, "sum"), (0, "max"), (1, "sum")):
-            comms[rank].reduce_scatter(
-                data[number][rank], parts[number][rank], op, stream=streams[rank]
-            )
+            out, more = (data, ()) if is_moved else (parts, (op,))
+            arguments = data[number][rank], out[number][rank], *more
+            getattr(comms[rank], kind)(*arguments, stream=streams[rank])
         comms[rank].synchronize()
 
     on_all(comms, call)
-    for array in (*parts[0], *parts[1]):
-        assert set(values(device, array).tolist()) == {6.0}
+    for array in (*data[0], *data[1]) if is_moved else (*parts[0], *parts[1]):
+        assert set(values(device, array).tolist()) == {2.0 if is_moved else 6.0}
     on_all(comms, lambda rank: comms[rank].close())
 
 
@@ -231,7 +233,7 @@ def test_graphs_and_calls_of_two_communicators_take_their_turns(
     """Each has two pairs of arrays, and puts the sum of one into the other: where two calls change
     places, the results are others. Calls and graphs are on any of a rank's streams."""
     pairs = [opened([device] * 2) for _ in range(2)]
-    stand_in(fake, pairs[0][0], 64, in_place=False)
+    stand_in(fake, pairs[0][0], 64)
     streams = [[device.stream() for _ in range(2)] for _ in range(2)]
     data = [[arrays([device] * 2, [np.full(64, 1.0 + r)] * 2) for r in range(2)] for _ in pairs]
     wanted = [[[1.0, 2.0], [1.0, 2.0]] for _ in pairs]

@@ -16,7 +16,8 @@
 // on any device; until then other threads launch nothing. One that waits longer than patience_ms has
 // hung: it is noted by its name, and goes on.
 //
-// Tests steer it by the functions at the end. Entry points that it lacks are unknown to
+// Tests steer it by the functions at the end, and by the variable SLEY_FAKE, which has settings to begin
+// with: "devices=4 multiprocessors=8". Entry points that it lacks are unknown to
 // cuGetProcAddress, as they are to a driver that is too old.
 
 #include <dlfcn.h>
@@ -37,6 +38,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -371,6 +373,14 @@ int released(std::uintptr_t address) {
 int first_visible = 0;
 
 int cuInit(unsigned) {
+    static const bool is_set = [] {
+        const char* given = std::getenv("SLEY_FAKE");
+        std::istringstream words(given ? given : "");
+        for (std::string name, value; std::getline(words >> std::ws, name, '=') && words >> value;)
+            settings[name] = std::stoll(value);
+        return true;
+    }();
+    (void)is_set;
     if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
         first_visible = std::atoi(visible);
         settings["devices"] = 1;
