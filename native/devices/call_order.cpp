@@ -143,6 +143,7 @@ bool OrderedCall::start(const std::vector<Device::Stream>& streams, bool recorde
     if (is_milestone) order_->catch_up();
     for_each([&](std::size_t k) { follow(k, streams[k]); });
     const LaunchTurn turn;
+    if (order_->is_given_up()) return false;  // whoever waits for calls doesn't know of this one yet
     take_room(streams);
     // All runs are launched before all divisions. Otherwise a division that waits in a queue for its
     // rank's run could block the run of another rank, for which the first run waits.

@@ -222,11 +222,10 @@ std::optional<int> CudaDevice::place_of(Pointer address) const {
 
 bool CudaDevice::is_everywhere(Pointer address) const {
     const Current current(context_);
-    unsigned kind = 0;
-    bool is_managed = false;
+    std::uint64_t kind = 0, is_managed = 0;  // wide enough, whatever the driver writes
     cuPointerGetAttribute(&kind, kMemoryType, address);
     cuPointerGetAttribute(&is_managed, kIsManaged, address);
-    return kind == kHostMemory || is_managed;
+    return kind == kHostMemory || is_managed != 0;
 }
 
 bool CudaDevice::has_multicast() const { return attribute(kMulticastSupported) != 0; }

@@ -41,6 +41,11 @@ constexpr auto kPoll = std::chrono::milliseconds(1);
 
 Refusal aborted() { return {"N608", "a communicator in use", "it was aborted"}; }
 
+Result not_ready(const char* function, const char* found) {
+    return refuse(Result::kInvalidArgument, "N703", std::string("a communicator for ") + function,
+                  found, "Wait until ncclCommGetAsyncError returns ncclSuccess.");
+}
+
 }  // namespace
 
 Handle* Comm::handle() { return reinterpret_cast<Handle*>(&places[number_]); }
@@ -241,7 +246,7 @@ Result Comm::abort() {
     if (!blocks) wait_for_children();
     auto result = Result::kSuccess;
     if (!is_opening_ || makes_real_) result = abort_real();
-    if (const auto part = close(false)) part->wait_for_close();
+    if (auto part = close(false)) group.add(std::move(part));
     if (result == Result::kSuccess) end();
     return result;
 }
@@ -269,6 +274,7 @@ Result Comm::destroy() {
 }
 
 Result Comm::finalize() {
+    if (const char* why = unready()) return not_ready("ncclCommFinalize", why);
     if (is_revoked_ || is_finalized_.exchange(true)) {
         return refuse(Result::kInvalidArgument, "N703", "a communicator for ncclCommFinalize",
                       is_revoked_ ? "one that was revoked" : "one that was finalized before",
@@ -284,6 +290,7 @@ Result Comm::finalize() {
 }
 
 Result Comm::revoke(int flags) {
+    if (const char* why = unready()) return not_ready("ncclCommRevoke", why);
     if (is_finalized_ || is_revoked_.exchange(true)) {
         return refuse(Result::kInvalidArgument, "N703", "a communicator for ncclCommRevoke",
                       is_finalized_ ? "one that was finalized" : "one that was revoked before",

@@ -90,9 +90,8 @@ Result init(const Name& name, Handle** out, int ranks, int rank, UniqueId* ids, 
     opening->function = name.text;
     opening->what = what;
     opening->config = own;
-    opening->blocks = own->blocks(true);
-    // NVIDIA's driver starts only where it is needed.
-    if (settings.lacks.empty()) opening->gpu = gpu != nullptr ? *gpu : Gpu::current();
+    opening->blocks = own->blocks();
+    opening->gpu = gpu != nullptr ? *gpu : Gpu::current();
     opening->ids.assign(ids, ids + count);
     opening->rank = rank;
     opening->ranks = ranks;
@@ -104,6 +103,12 @@ Result init(const Name& name, Handle** out, int ranks, int rank, UniqueId* ids, 
 Result derive(const Name& name, Comm& parent, std::shared_ptr<Part> part, const std::string& what,
               Handle** out, Config* config, bool is_member, const Opening::Make& make,
               const std::function<void(Opening&)>& describe) {
+    // In a group they are made one after the other.
+    if (group.depth == 0 && !parent.blocks && parent.state() == Result::kInProgress) {
+        return refuse(Result::kInvalidArgument, "N703", std::string("a parent for ") + name.text,
+                      "one that makes another communicator",
+                      "Make it when ncclCommGetAsyncError of the parent returns ncclSuccess.");
+    }
     const auto own = std::make_shared<OwnConfig>(config);
     const auto opening = std::make_shared<Opening>();
     opening->function = name.text;

@@ -95,7 +95,7 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
                            "one that has ended", "Make calls before the communicator's end."));
     }
     if (depth == 0) return launch(*part, call);
-    append(calls, {std::move(part), call, launch});
+    append(calls, {std::move(part), call, launch, 0});
     return Result::kSuccess;
 }
 
@@ -162,7 +162,14 @@ Result Group::end() {
     auto result = error;
     if (!is_error(result)) result = note(run_openings());
     if (!is_error(result)) {
-        for (const auto& call : take(calls)) {
+        // A rank's call may wait for an earlier one of its peers, which this thread may launch, too: so
+        // all communicators' first calls come before the second ones.
+        auto queued = take(calls);
+        std::map<const Part*, std::size_t> turns;
+        for (auto& call : queued) call.turn = turns[call.part.get()]++;
+        const auto before = [](const Call& one, const Call& other) { return one.turn < other.turn; };
+        std::stable_sort(queued.begin(), queued.end(), before);
+        for (const auto& call : queued) {
             result = worse(result, note(call.launch(*call.part, call.collective)));
         }
     }

@@ -26,6 +26,7 @@ struct Group {
         std::shared_ptr<Part> part;  // lasts until the group's end, whoever aborts
         Collective collective;
         Launch launch;
+        std::size_t turn;  // among the communicator's calls
     };
 
     Result start();

@@ -77,20 +77,22 @@ OwnConfig::OwnConfig(const Config* given) {
     keep(offsetof(Config, commName), name_);
 }
 
-bool OwnConfig::blocks(bool otherwise) const {
+bool OwnConfig::blocks() const {
     if (const char* text = std::getenv("NCCL_COMM_BLOCKING")) {
         if (std::strcmp(text, "0") == 0) return false;
         if (std::strcmp(text, "1") == 0) return true;
     }
     const auto* given = field<int>(offsetof(Config, blocking));
-    return given == nullptr || (*given != 0 && *given != 1) ? otherwise : *given == 1;
+    return given == nullptr || *given != 0;
 }
 
 void Opening::begin() {
     settings_ = parent != nullptr ? parent->settings : Settings::from_environment();
     if (parent != nullptr) parent->add_child(this);
     if (comm == nullptr) return;
-    comm->blocks = blocks;
+    // A parent's own decides how its children are made, their own what they do afterwards.
+    const bool inherits = parent != nullptr && config->get() == nullptr;
+    comm->blocks = inherits ? parent->blocks : config->blocks();
     comm->config = config;
     comm->settings = settings_;
     if (gpu.device != nullptr) comm->device = gpu.device->ordinal();
@@ -199,7 +201,7 @@ Opening::Decision Opening::decide() {
                                               settings_.rank);
     } catch (const Refusal& refusal) {
         said = line_of(refusal);
-    } catch (const std::runtime_error& problem) {
+    } catch (const std::exception& problem) {
         said = problem.what();
     }
     // The last word: no rank runs what another one couldn't open.
@@ -229,7 +231,7 @@ Result Opening::finish_real() {
     // wait for that rank.
     while (result == Result::kInProgress) {
         Handle* asked = parent != nullptr ? parent->real() : comm->real();
-        const auto own = comm != nullptr ? comm->state() : Result::kSuccess;
+        const auto own = (comm != nullptr ? comm : parent)->state();
         if (is_error(own)) return own;
         std::this_thread::sleep_for(kStatePause);
         const auto answer = real().CommGetAsyncError(asked, &result);

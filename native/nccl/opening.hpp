@@ -24,7 +24,7 @@ public:
     Config* get() { return bytes_.empty() ? nullptr : reinterpret_cast<Config*>(bytes_.data()); }
     const std::string& name() const { return name_; }
     // NCCL_COMM_BLOCKING goes before the field.
-    bool blocks(bool otherwise) const;
+    bool blocks() const;
 
 private:
     template <class Value>

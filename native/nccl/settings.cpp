@@ -29,10 +29,12 @@ std::string variable(const char* name) {
     return text == nullptr ? "" : text;
 }
 
-// Of the unit of `name`; without a number, or one that isn't above 0, as if it were unset.
+constexpr double kMostS = 1e9;
+
+// Seconds; without a number, or one that isn't above 0, as if the variable were unset.
 double number(const char* name, double otherwise) {
     const auto found = std::strtod(variable(name).c_str(), nullptr);
-    return found > 0 ? found : otherwise;
+    return found > 0 ? std::min(found, kMostS) : otherwise;
 }
 
 constexpr const char* kCollectives[] = {"allreduce",     "broadcast", "reduce", "allgather",

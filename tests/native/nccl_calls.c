@@ -383,6 +383,18 @@ static void run_group(const ncclUniqueId *id, const char *way) {
   turn_to(&all[0]);
   if (strcmp(way, "aborted") == 0) return abort_call(&all[0], &all[1]);
   if (strcmp(way, "wrong") == 0) make_wrong_calls(&all[0], &all[1]);
+  /* Rank after rank more calls than one may be ahead of another. */
+  CHECK(ncclGroupStart());
+  for (k = 0; k < ranks; ++k) {
+    void *own = (void *)all[k].memory[0];
+    turn_to(&all[k]);
+    for (i = 0; i < 150; ++i) CHECK(ncclAllReduce(own, own, 16, 6, 0, all[k].comm, all[k].stream));
+  }
+  CHECK(ncclGroupEnd());
+  for (k = 0; k < ranks; ++k) {
+    turn_to(&all[k]);
+    CHECK(cuStreamSynchronize(all[k].stream));
+  }
   for (i = 0; i < number_of_calls; ++i) {
     for (k = 0; k < ranks; ++k) turn_to(&all[k]), stage(&all[k], i);
     CHECK(ncclGroupStart());
