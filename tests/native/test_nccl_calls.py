@@ -4,7 +4,6 @@ against NumPy."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -16,15 +15,11 @@ import numpy as np
 import pytest
 from test_nccl_library import compiled, cuda_headers, headers, output, stand_in, variables
 
-from sley.communicator.link_tables import link_tables
 from sley.compiler.deployment import nccl_programs
 from sley.engine import native
-from sley.engine.devices.tables import structure
-from sley.engine.kernels import Platform
-from sley.engine.kernels.prebuilt import file_of
 from sley.engine.types import DATA_TYPES
 from sley.ir.words import ReduceOp
-from support.devices.device_calls import threads
+from support.devices import made_ahead
 from support.devices.native_programs import TESTS
 
 __all__ = ["cuda_headers"]
@@ -167,27 +162,13 @@ def ops_of(kind: int, name: str) -> int:
     return 1 + (SCALED_BY_DEVICE if DATA_TYPES[name].is_float else AVG)
 
 
+OPS = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.AVG)
+
+
 @cache
-def tables(ranks: int, types: Sequence[str], folder: Path, most_blocks: int = 4) -> None:
-    """Writes the tables of ranks on devices of their own, and kernels that run on CPUs."""
-    key = native.LinkKey(ranks, True, ranks == 1, most_blocks)
-
-    def name_of(text: str) -> str:
-        path = folder / file_of(text)
-        if not path.exists():
-            library = threads().compiled(text)
-            head = f"library {structure('Call').itemsize} {library}\n"
-            path.write_bytes(head.encode() + bytes(1))
-        return path.name
-
-    made = link_tables(
-        key,
-        types=[DATA_TYPES[name] for name in types],
-        ops=(ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.AVG),
-        platform=Platform.CPU,
-        name_of=name_of,
-    )
-    (folder / key.file_name()).write_bytes(made.to_bytes())
+def tables(ranks: int, types: Sequence[str], folder: Path) -> None:
+    """Writes the tables of ranks on the stand-in's devices, one each."""
+    made_ahead.write_tables(native.LinkKey(ranks, True, ranks == 1, 4), folder, types, OPS)
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +178,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of processes over the stand-in for the driver."""
-    sys.path.insert(0, str(TESTS.parent / "engine" / "devices"))
-    try:
-        import fake_driver
-    finally:
-        sys.path.pop(0)
-    return fake_driver.environment(tmp_path_factory.mktemp("driver"))
+    return made_ahead.stand_in(tmp_path_factory.mktemp("driver"))
 
 
 def client(header: Path | None = None, cuda: Path | None = None) -> Path:
@@ -302,7 +277,7 @@ def test_wrong_calls_are_refused_before_they_begin(
         "N705: expected a type from 0 to 11 for ncclRedOpCreatePreMulSum, found 12",
         "N705: expected data of the reduction's type, 6 for ncclAllReduce, found type 2",
         *["N703: expected a reduction for ncclAllReduce of the communicator"] * 2,
-        *["N703: expected a reduction for ncclRedOpDestroy of the communicator"] * 2,
+        "N703: expected a reduction for ncclRedOpDestroy of the communicator",
         *["N705: expected a type from 0 to 11 for ncclAllReduce, found 12"] * 2,
     ]
     for line, words in zip(told, expected, strict=False):
@@ -319,3 +294,12 @@ def test_wrong_calls_are_refused_before_they_begin(
     else:
         assert all("N701: expected NVIDIA's NCCL" in line for line in passed)
         assert len(passed) == 2
+
+
+def test_a_call_ends_when_another_rank_aborts(
+    folder: Path, driver: dict[str, str], tmp_path: Path
+) -> None:
+    tables(2, FEW, folder)
+    state, line = run(client(), [], 2, "aborted", folder, driver, tmp_path).splitlines()
+    assert state == "6", "ncclRemoteError"
+    assert line.startswith("6 N"), line

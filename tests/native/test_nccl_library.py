@@ -117,10 +117,13 @@ def test_calls_over_the_stand_in(case: str) -> None:
 
 def check_ranks(sanitizers: str, *arguments: str) -> None:
     """A test of nccl_threads.cpp passes. Its ranks on devices are stand-ins."""
-    parts = ("NCCL", "MEETING", "FABRIC", "ENGINE", "DEVICES")
-    kept = [path for part in parts for path in SOURCES[part] if path.name not in DOUBLES]
+
+    def sources(*parts: str) -> list[Path]:
+        return [path for part in parts for path in SOURCES[part] if path.name not in DOUBLES]
+
     # The sources for CUDA come last: their names would hide others.
-    program = sanitized(sanitizers, *kept, TESTS / "nccl_threads.cpp", *SOURCES["CUDA"])
+    own = (*sources("NCCL", "MEETING", "FABRIC", "ENGINE", "DEVICES"), TESTS / "nccl_threads.cpp")
+    program = sanitized(sanitizers, *own, *sources("CUDA"))
     # Who is forked has what other threads of its parent had.
     done = run(
         program, *arguments, SLEY_NCCL_LIBRARY=str(stand_in()), ASAN_OPTIONS="detect_leaks=0"
