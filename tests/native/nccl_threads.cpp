@@ -210,6 +210,21 @@ void test_one_thread() {
     }
     CHECK(launched.empty() && ncclGroupEnd() == Result::kSuccess);
     CHECK(launched == (std::vector<std::size_t>{0, 1, 2, 3}));
+    // Two communicators' calls, of half of the ranks the other way round: round by round, alike.
+    launched.clear();
+    ncclGroupStart();
+    for (int rank = 0; rank < kRanks; ++rank) {
+        for (int turn = 0; turn < 4; ++turn) {
+            const bool is_part = (rank + turn / 2) % 2 == 1;
+            CHECK(collective((is_part ? parts : comms)[rank], 2 * (turn % 2) + is_part) ==
+                  Result::kSuccess);
+        }
+    }
+    CHECK(ncclGroupEnd() == Result::kSuccess);
+    const std::size_t first = launched.front();
+    for (std::size_t i = 0; i < 4 * kRanks; ++i) {
+        CHECK(launched[i] == i / (2 * kRanks) * 2 + (first + i / kRanks) % 2);
+    }
     journal();
     // A call that is refused in the middle.
     Handle* failed = nullptr;
@@ -221,11 +236,18 @@ void test_one_thread() {
     for (Handle* one : all) CHECK(is_sleys(one) && ncclCommDestroy(one) == Result::kSuccess);
     CHECK(ncclAllReduce(nullptr, nullptr, 1, 7, RedOp{}, gone, nullptr) == Result::kInvalidArgument);
     CHECK(ncclGroupEnd() == Result::kInvalidArgument);
-    CHECK(failed == nullptr && launched.size() == 4);
+    CHECK(failed == nullptr && launched.size() == 4 * kRanks);
     CHECK(journal().find("AllReduce 0 0 0 0 op0 null 0\nGroupEnd") != std::string::npos);
     for (Handle* one : parts) CHECK(ncclCommFinalize(one) == Result::kSuccess);
     for (Handle* one : parts) CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    // What a group destroys is closed after its calls.
+    std::atomic<int> closes{0};
+    script.at = [&](const auto& where, int) { closes += where == std::string("close"); };
+    ncclGroupStart();
     for (Handle* one : comms) CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    pause(20);
+    CHECK(closes == 0 && ncclGroupEnd() == Result::kSuccess && closes == kRanks);
+    script.at = [](const auto&, int) {};
 }
 
 // What each rank's communicator is run by; ranks that differ don't disagree.
