@@ -49,7 +49,7 @@ FUNCTION(Result, RedOpDestroy, (RedOp op, Handle* comm)) {
     Comm* own = Comm::find(comm).comm;
     const bool is_real = own == nullptr || own->engine() == nullptr || own->real() != nullptr;
     const auto result = is_real ? PASS(RedOpDestroy)(op, comm) : Result::kSuccess;
-    if (result != Result::kSuccess || own == nullptr || own->op_of(op, true)) return result;
+    if (result != Result::kSuccess || own == nullptr || own->op_of(op, true) || is_real) return result;
     return group.note(no_reduction(kRedOpDestroy.text, op));
 }
 

@@ -175,7 +175,8 @@ Opening::Decision Opening::decide() {
         all = meet(*participant);
     } catch (const Refusal& why) {
         if (why.rule != "N605" && (why.rule != "N601" || parent != nullptr)) throw;
-        const bool has_real = parent != nullptr ? parent->real() != nullptr : !offer()[kReal].empty();
+        const bool has_real = parent != nullptr ? parent->real() != nullptr
+                                                : !settings_.is_only() && !real().path.empty();
         if (!has_real) comm->lacks_real = "there is no NCCL";
         return {nullptr, line_of(why), has_real};
     }

@@ -37,7 +37,8 @@ public:
     // Begins to close, in a thread; meets: with the other ranks, unless calls have failed.
     void close(bool meets);
     bool is_closed() const { return is_closed_; }
-    // The last rank of the process waits until all of them are closed, if that doesn't take long.
+    // The last rank of the process waits for the calls of all of them, and until all are closed, if
+    // that doesn't take long.
     void wait_for_close();
 
 private:

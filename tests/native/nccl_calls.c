@@ -4,13 +4,13 @@
  *
  * WAY: who makes the ranks' calls: "group", one thread, with all ranks' in a group; "threads" or
  * "processes", one each; "wrong": as "group", after calls that are refused or passed on, and prints
- * what it gets for these. CALLS has a line for each call: the function's number (as in `start`), the
+ * what it gets for these; "aborted": rank 1 aborts a call of rank 0. CALLS has a line for each call: the function's number (as in `start`), the
  * type, the operation (5, 6: PreMulSum by a scalar of the host, of the device), the count, the root, the
  * stream (0 the default, 1 an own one, 2 an own one that is captured) and whether it is the form with a
- * config. VALUES has three tables of 16 values of 8 bytes for each type, of which an element takes the
- * first: what is summed, what is multiplied, and the ranks' scalars. Each rank puts its outputs, call
- * after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for NVIDIA's driver,
- * "devices=4 memory_bytes=1000".
+ * config. VALUES has four tables of 16 values of 8 bytes for each type, of which an element takes the
+ * first: what is summed, what is multiplied, the ranks' scalars, and what is averaged. Each rank puts its
+ * outputs, call after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for
+ * NVIDIA's driver, "devices=4 memory_bytes=1000".
  *
  * Each rank chooses by itself whether a call is in place, and whether what NCCL doesn't read is null.
  * All of the memory but the output must stay as it was. */
@@ -35,6 +35,8 @@ typedef int ncclResult_t, ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t;
 ncclResult_t ncclGetUniqueId(ncclUniqueId *);
 ncclResult_t ncclCommInitRank(ncclComm_t *, int, ncclUniqueId, int);
 ncclResult_t ncclCommDestroy(ncclComm_t);
+ncclResult_t ncclCommAbort(ncclComm_t);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 const char *ncclGetLastError(ncclComm_t);
@@ -82,15 +84,16 @@ struct rank {
 
 static struct call *calls;
 static int number_of_calls, ranks;
-static unsigned char values[3][TYPES][16][8];
-static size_t room;
+static unsigned char values[4][TYPES][16][8];
+static size_t room = 4096;
 static const char *folder;
 
 /* The driver's functions, whose results are 0 unless they fail. */
 #define DRIVER(X)                                                                                \
   X(cuInit, unsigned) X(cuDeviceGetCount, int *) X(cuDeviceGet, int *, int)                       \
   X(cuDevicePrimaryCtxRetain, void **, int) X(cuCtxPushCurrent, void *) X(cuCtxPopCurrent, void **) \
-  X(cuMemAlloc, uint64_t *, size_t) X(cuStreamCreate, void **, unsigned)                          \
+  X(cuMemAlloc, uint64_t *, size_t) X(cuMemHostAlloc, uint64_t *, size_t, unsigned)               \
+  X(cuStreamCreate, void **, unsigned)                          \
   X(cuMemcpyHtoDAsync, uint64_t, const void *, size_t, void *)                                    \
   X(cuMemcpyDtoHAsync, void *, uint64_t, size_t, void *) X(cuStreamSynchronize, void *)           \
   X(cuStreamBeginCapture, void *, int) X(cuStreamEndCapture, void *, void **)                     \
@@ -136,7 +139,8 @@ static void open_rank(struct rank *r, int number) {
   CHECK(cuStreamCreate(&r->stream, 1));
   CHECK(cuMemAlloc(&r->scalar, 8));
   for (i = 0; i < 2; ++i) {
-    CHECK(cuMemAlloc(&r->memory[i], room));
+    /* Kernels read memory of the host, too. */
+    CHECK(i == number % 2 ? cuMemAlloc(&r->memory[i], room) : cuMemHostAlloc(&r->memory[i], room, 3));
     r->before[i] = malloc(room);
     r->after[i] = malloc(room);
   }
@@ -171,7 +175,7 @@ static void stage(struct rank *r, int number) {
   const int sends = is_root || (c->kind != BROADCAST && c->kind != BCAST && c->kind != SCATTER);
   const int receives = is_root || (c->kind != REDUCE && c->kind != GATHER);
   const int in_place = c->kind == BCAST || (mix & 1 && sends && receives && c->kind != ALL_TO_ALL);
-  const int table = c->op == 1;
+  const int table = c->op == 1 ? 1 : c->op == 4 ? 3 : 0;
   size_t sent = divides ? all : block, from = 0, i;
   int in = in_place && !divides ? 1 : 0, k; /* the memory of what is sent */
   for (i = 0; i < 2; ++i) {
@@ -202,6 +206,11 @@ static void stage(struct rank *r, int number) {
 }
 
 static void start(struct rank *r, const struct call *c) {
+#ifdef NCCL_COLLCONFIG_INITIALIZER
+  ncclCollConfig_t hints = NCCL_COLLCONFIG_INITIALIZER, *config = &hints;
+#elif NCCL_VERSION_CODE >= 23100
+  const void *config = NULL;
+#endif
   ncclDataType_t type = c->type;
   ncclRedOp_t op = c->op;
   void *stream = stream_of(r, c);
@@ -216,10 +225,10 @@ static void start(struct rank *r, const struct call *c) {
 #define ARGUMENTS r->send, r->receive, c->count, type
 #if NCCL_VERSION_CODE >= 23100
 #define RUN(function, ...)                                                         \
-  if (c->config) CHECK(function##Config(ARGUMENTS, __VA_ARGS__, r->comm, stream, NULL)); \
+  if (c->config) CHECK(function##Config(ARGUMENTS, __VA_ARGS__, r->comm, stream, config)); \
   else CHECK(function(ARGUMENTS, __VA_ARGS__, r->comm, stream))
 #define RUN_PLAIN(function)                                                        \
-  if (c->config) CHECK(function##Config(ARGUMENTS, r->comm, stream, NULL));         \
+  if (c->config) CHECK(function##Config(ARGUMENTS, r->comm, stream, config));         \
   else CHECK(function(ARGUMENTS, r->comm, stream))
 #else
 #define RUN(function, ...) CHECK(function(ARGUMENTS, __VA_ARGS__, r->comm, stream))
@@ -287,7 +296,7 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
   SUM(NULL, b, 4, HALF, 0);
   SUM(a, NULL, 4, HALF, 0);
   SUM(a + 1, b, 4, HALF, 0);
-  SUM(other->memory[0], b, 4, HALF, 0);
+  SUM(other->memory[1], b, 4, HALF, 0);
   SUM(a, r->before[0], 4, HALF, 0);
   SAY(ncclReduce((void *)a, (void *)b, 4, HALF, 0, ranks, r->comm, r->stream));
   SAY(ncclAlltoAll((void *)a, (void *)a, 4, HALF, r->comm, r->stream));
@@ -300,7 +309,6 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
   CHECK(ncclRedOpDestroy(op, r->comm));
   SUM(a, b, 4, HALF, op);
   SAY(ncclRedOpDestroy(op, r->comm));
-  SAY(ncclRedOpDestroy(0, r->comm));
   CHECK(ncclGroupStart());
   CHECK(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, r->stream));
   SUM(a, b, 4, TYPES, 0);
@@ -310,6 +318,26 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
   CHECK(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, INT, 1, r->comm));
   SUM(a, b, 4, INT, op);
   if (real != NULL) fputs(((const char *(*)(void))dlsym(real, "stand_in_journal"))(), stdout);
+}
+
+/* Rank 1 aborts while rank 0's kernel waits for it. */
+static void abort_call(struct rank *waiting, struct rank *other) {
+  ncclResult_t state = 0;
+  const void *from = (void *)waiting->memory[0];
+  void *to = (void *)waiting->memory[1];
+  int tries;
+  CHECK(ncclAllReduce(from, to, 64, 6, 0, waiting->comm, waiting->stream));
+  CHECK(ncclCommGetAsyncError(waiting->comm, &state));
+  check(state == 0, "there is no error yet", state);
+  CHECK(ncclCommAbort(other->comm));
+  CHECK(cuStreamSynchronize(waiting->stream));
+  for (tries = 0; tries < 2000 && state == 0; ++tries) {
+    usleep(10000);
+    CHECK(ncclCommGetAsyncError(waiting->comm, &state));
+  }
+  printf("%d\n", state);
+  SAY(ncclAllReduce(from, to, 64, 6, 0, waiting->comm, waiting->stream));
+  CHECK(ncclCommAbort(waiting->comm));
 }
 
 struct own { pthread_t thread; int number; ncclUniqueId id; };
@@ -342,7 +370,7 @@ static void turn_to(struct rank *r) {
   CHECK(cuCtxPushCurrent(r->context));
 }
 
-static void run_group(const ncclUniqueId *id, int is_wrong) {
+static void run_group(const ncclUniqueId *id, const char *way) {
   static struct rank all[MOST_RANKS];
   int i, k;
   for (k = 0; k < ranks; ++k) open_rank(&all[k], k), all[k].out = output_of(k);
@@ -353,7 +381,8 @@ static void run_group(const ncclUniqueId *id, int is_wrong) {
   }
   CHECK(ncclGroupEnd());
   turn_to(&all[0]);
-  if (is_wrong) make_wrong_calls(&all[0], &all[1]);
+  if (strcmp(way, "aborted") == 0) return abort_call(&all[0], &all[1]);
+  if (strcmp(way, "wrong") == 0) make_wrong_calls(&all[0], &all[1]);
   for (i = 0; i < number_of_calls; ++i) {
     for (k = 0; k < ranks; ++k) turn_to(&all[k]), stage(&all[k], i);
     CHECK(ncclGroupStart());
@@ -431,7 +460,7 @@ int main(int count, char **arguments) {
   if (strcmp(arguments[5], "threads") == 0) {
     run_threads(&id);
   } else {
-    run_group(&id, strcmp(arguments[5], "wrong") == 0);
+    run_group(&id, arguments[5]);
   }
   return 0;
 }

@@ -553,7 +553,7 @@ int cuMemGetAddressRange(std::uintptr_t* first, std::size_t* bytes, std::uintptr
 }
 
 int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
-    constexpr int BUFFER_ID = 7, DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+    constexpr int MEMORY_TYPE = 2, BUFFER_ID = 7, DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10,
                   ACCESS_FLAGS = 16;
     constexpr std::uint64_t NONE = 0, READ_WRITE = 3;
     Held held(lock);
@@ -572,6 +572,7 @@ int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
     if (allocation == allocations.end()) return INVALID_VALUE;
     const Allocation& a = allocation->second;
     switch (attribute) {
+        case MEMORY_TYPE: *static_cast<unsigned*>(value) = a.device < 0 ? 1 : 2; return SUCCESS;
         case BUFFER_ID: *static_cast<std::uint64_t*>(value) = a.id; return SUCCESS;
         case DEVICE_ORDINAL: *static_cast<int*>(value) = a.device; return SUCCESS;
         case IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<bool*>(value) = !a.is_pooled; return SUCCESS;
