@@ -174,7 +174,9 @@ void test_life() {
             wait(comm, ncclCommSplit(comm, rank == 3 ? -1 : 0, rank, &most, nullptr));
             CHECK((most == nullptr) == (rank == 3));
             if (rank < 3) {
-                int out = 1;
+                int out = 1, none = 3;
+                CHECK(ncclCommShrink(most, &none, 1, &foreign, nullptr, 0) ==
+                      Result::kInvalidArgument);
                 if (rank != 1) wait(most, ncclCommShrink(most, &out, 1, &foreign, nullptr, 0));
                 if (rank != 1) CHECK(is_sleys(foreign) && Comm::find(foreign).comm->rank == rank / 2);
                 if (rank != 1) CHECK(ncclCommDestroy(foreign) == Result::kSuccess);
@@ -305,6 +307,20 @@ void test_agreement() {
     CHECK(std::string(ncclGetLastError(one)).find("too little") != std::string::npos);
     script.refuses = "";
     unsetenv("SLEY_NCCL");
+    // Times that are longer than clocks count are long ones.
+    setenv("SLEY_TIMEOUT_S", "inf", 1);
+    setenv("SLEY_NCCL_WAIT_S", "1e300", 1);
+    id = new_id();
+    CHECK(runs(2, [&](int) { return id; }) == sley);
+    unsetenv("SLEY_TIMEOUT_S");
+    // A configuration that says a wrong size.
+    struct {
+        Config config = blocking(true);
+        char behind[256];
+    } wrong{};
+    wrong.config.size = std::size_t{1} << 40;
+    CHECK(ncclCommInitRankConfig(&one, 1, new_id(), 0, &wrong.config) == Result::kSuccess);
+    CHECK(ncclCommDestroy(one) == Result::kSuccess);
     // A rank without sley waits in NCCL for one with it.
     setenv("SLEY_NCCL_WAIT_S", "0.05", 1);
     id = new_id();
