@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "nccl/errors.hpp"
@@ -32,6 +33,18 @@ template <class Value>
 void append(std::vector<Value>*& values, Value value) {
     if (values == nullptr) values = new std::vector<Value>;
     values->push_back(std::move(value));
+}
+
+// Round by round: of ranks that a thread drives, none may be ahead of another by more calls than can be
+// under way at once. In each round in one order on all ranks, though their programs may have others: on
+// one stream, the calls of two communicators would wait for each other crosswise.
+void put_in_order(std::vector<Group::Call>& calls) {
+    std::map<const Part*, std::size_t> rounds;
+    for (auto& one : calls) one.round = rounds[one.part.get()]++;
+    std::stable_sort(calls.begin(), calls.end(), [](const auto& one, const auto& other) {
+        return std::tie(one.round, one.part->communicator()) <
+               std::tie(other.round, other.part->communicator());
+    });
 }
 
 Result worse(Result one, Result other) {
@@ -99,9 +112,10 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
     return Result::kSuccess;
 }
 
-void Group::add(std::shared_ptr<Part> part) {
-    if (depth == 0) return part->wait_for_close();
-    append(closing, std::move(part));
+void Group::close(std::shared_ptr<Part> part, bool waits) {
+    if (depth > 0) return append(closing, {std::move(part), waits});
+    part->close(true);
+    if (waits) part->wait_for_close();
 }
 
 Result Group::start() {
@@ -162,13 +176,8 @@ Result Group::end() {
     auto result = error;
     if (!is_error(result)) result = note(run_openings());
     if (!is_error(result)) {
-        // A rank's call may wait for an earlier one of its peers, which this thread may launch, too: so
-        // all communicators' first calls come before the second ones.
         auto queued = take(calls);
-        std::map<const Part*, std::size_t> turns;
-        for (auto& call : queued) call.turn = turns[call.part.get()]++;
-        const auto before = [](const Call& one, const Call& other) { return one.turn < other.turn; };
-        std::stable_sort(queued.begin(), queued.end(), before);
+        put_in_order(queued);
         for (const auto& call : queued) {
             result = worse(result, note(call.launch(*call.part, call.collective)));
         }
@@ -200,7 +209,11 @@ void Group::clear(Result result) {
     take(calls);
     for (const auto& one : take(openings)) one->drop(result);
     for (const auto& one : take(made)) settle(one, result);
-    for (const auto& one : take(closing)) one->wait_for_close();
+    const auto closed = take(closing);
+    for (const auto& one : closed) one.part->close(true);
+    for (const auto& one : closed) {
+        if (one.waits) one.part->wait_for_close();
+    }
 }
 
 }  // namespace sley::nccl
