@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "devices/device_rank.hpp"
@@ -48,6 +49,7 @@ private:
     std::shared_ptr<Participant> participant_;
     std::unique_ptr<DeviceRank> engine_;
     std::shared_ptr<Siblings> siblings_;
+    std::mutex looking_;
     std::atomic<Result> failure_{Result::kSuccess};
     std::atomic<bool> closes_{false}, is_closed_{false};
 };
