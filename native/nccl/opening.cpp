@@ -14,6 +14,8 @@
 namespace sley::nccl {
 namespace {
 
+// As bytes of a configuration, of which NCCL 2.32 has 120: more are a mistake, and not all there.
+constexpr std::size_t kMostConfig = 256;
 constexpr auto kStatePause = std::chrono::milliseconds(1);
 
 // What ranks tell of themselves, beside what DeviceRank wants to know. All decide by the same texts.
@@ -65,7 +67,8 @@ Value* OwnConfig::field(std::size_t offset) const {
 OwnConfig::OwnConfig(const Config* given) {
     if (given == nullptr) return;
     // The real library refuses one without the magic number, by its first fields.
-    const auto size = given->magic == kMagic ? given->size : offsetof(Config, blocking);
+    const auto size =
+        given->magic == kMagic ? std::min(given->size, kMostConfig) : offsetof(Config, blocking);
     bytes_.assign(reinterpret_cast<const char*>(given), reinterpret_cast<const char*>(given) + size);
     const auto keep = [this](std::size_t offset, std::string& text) {
         auto* place = field<const char*>(offset);

@@ -84,6 +84,7 @@ std::shared_ptr<Part> Part::make(std::shared_ptr<Participant> participant,
                                  std::unique_ptr<DeviceRank> engine,
                                  const std::string& communicator, int local_ranks) {
     const std::shared_ptr<Part> part(new Part);
+    part->communicator_ = communicator;
     part->participant_ = std::move(participant);
     part->engine_ = std::move(engine);
     auto& watching = *watch();

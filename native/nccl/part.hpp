@@ -25,6 +25,7 @@ public:
                                       const std::string& communicator, int local_ranks);
 
     Participant& participant() { return *participant_; }
+    const std::string& communicator() const { return communicator_; }
     DeviceRank& engine() { return *engine_; }
 
     // Looks whether the other ranks are there and calls have failed. Never waits.
@@ -45,6 +46,7 @@ private:
 
     Part() = default;
 
+    std::string communicator_;
     std::shared_ptr<Participant> participant_;
     std::unique_ptr<DeviceRank> engine_;
     std::shared_ptr<Siblings> siblings_;
