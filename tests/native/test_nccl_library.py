@@ -347,6 +347,10 @@ constexpr bool alike(A (*)(As...), B (*)(Bs...)) {
     else return (same<A, B> && ... && same<As, Bs>);
 }
 static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
+static_assert(offsetof(ncclSimInfo_t, estimatedTime) == offsetof(Estimate, us));
+#if NCCL_VERSION_CODE >= 22900
+static_assert(offsetof(ncclCommProperties_t, nvmlDev) == offsetof(Properties, nvml_device));
+#endif
 """
 
 
