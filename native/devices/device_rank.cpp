@@ -356,6 +356,10 @@ void DeviceRank::give_up(const Refusal& why) {
     own.barrier->give_up(static_cast<std::uint64_t>(own.rank) + 1);
 }
 
+void DeviceRank::wait() {
+    state_->together([this] { state_->order->wait(); });
+}
+
 void DeviceRank::close(bool meet) {
     auto& own = *state_;
     if (own.links->is_closed()) return;

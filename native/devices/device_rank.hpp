@@ -48,6 +48,8 @@ public:
     std::optional<Refusal> error();
     // Ends all calls that are under way, on all ranks. Any thread may call it at any time.
     void give_up(const Refusal& why);
+    // Waits for this rank's calls.
+    void wait();
     // Waits for this rank's calls and, if it meets the others, until all ranks close; then frees the
     // memory. Throws Refusal, after that, if one doesn't. A second call does nothing. One thread at a
     // time.

@@ -241,26 +241,24 @@ Result Comm::abort() {
     if (!blocks) wait_for_children();
     auto result = Result::kSuccess;
     if (!is_opening_ || makes_real_) result = abort_real();
-    if (const auto part = close(false)) part->wait_for_close();
+    if (const auto part = detach()) {
+        part->close(false);
+        part->wait_for_close();
+    }
     if (result == Result::kSuccess) end();
     return result;
 }
 
-std::shared_ptr<Part> Comm::close(bool meets) {
-    std::shared_ptr<Part> part;
-    {
-        const std::lock_guard held(mutex_);
-        if (part_ != nullptr) closing_ = std::exchange(part_, nullptr);
-        part = closing_;
-    }
-    if (part != nullptr) part->close(meets);
-    return part;
+std::shared_ptr<Part> Comm::detach() {
+    const std::lock_guard held(mutex_);
+    if (part_ != nullptr) closing_ = std::exchange(part_, nullptr);
+    return closing_;
 }
 
 Result Comm::destroy() {
     if (is_opening_) return abort();
     wait_for_children();
-    if (auto part = close(true)) group.add(std::move(part));
+    if (auto part = detach()) group.close(std::move(part), true);
     auto result = Result::kSuccess;
     if (real() != nullptr) result = sley::nccl::real().CommDestroy(real());
     heard(result);
@@ -275,8 +273,8 @@ Result Comm::finalize() {
                       "Finalize a communicator once.");
     }
     auto result = Result::kSuccess;
-    const auto part = close(true);
-    if (part != nullptr && blocks) group.add(part);
+    const auto part = detach();
+    if (part != nullptr) group.close(part, blocks);
     if (real() != nullptr) result = sley::nccl::real().CommFinalize(real());
     heard(result);
     const bool is_closing = part != nullptr && !blocks && !part->is_closed();

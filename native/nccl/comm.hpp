@@ -106,7 +106,7 @@ private:
     void clear();
     // Ends what other threads wait for, and all calls under way, on all ranks; never waits itself.
     void interrupt();
-    std::shared_ptr<Part> close(bool meets);
+    std::shared_ptr<Part> detach();  // the part, which is to be closed
     void wait_for_children();
 
     Handle* real_ = nullptr;

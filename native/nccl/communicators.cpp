@@ -267,6 +267,14 @@ FUNCTION(Result, CommShrink, (Handle* comm, int* excluded, int count, Handle** m
     const auto shrink = [=](Handle** real_one, UniqueId*, Config* own) mutable {
         return PASS(CommShrink)(comm, out.data(), count, real_one, own, flags);
     };
+    const auto wrong = std::find_if(out.begin(), out.end(), [&](int rank) {
+        return rank < 0 || rank >= found.comm->ranks;
+    });
+    if (part != nullptr && wrong != out.end()) {  // the others would wait
+        return group.note(refuse(Result::kInvalidArgument, "N703",
+                                 "ranks of the communicator to leave out",
+                                 "rank " + std::to_string(*wrong), "Give ranks that it has."));
+    }
     std::vector<int> members;
     for (int rank = 0; part != nullptr && !out.empty() && rank < found.comm->ranks; ++rank) {
         if (std::find(out.begin(), out.end(), rank) == out.end()) members.push_back(rank);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "nccl/errors.hpp"
@@ -37,6 +38,18 @@ void append(std::vector<Value>*& values, Value value) {
 Result no_group(const Name& name) {
     return refuse(Result::kInvalidUsage, "N703", std::string(name.text) + " in a group",
                   "none that was started", "Call ncclGroupStart before.");
+}
+
+// Round by round: of ranks that a thread drives, none may be ahead of another by more calls than can be
+// under way at once. In each round in one order on all ranks, though their programs may have others: on
+// one stream, the calls of two communicators would wait for each other crosswise.
+void put_in_order(std::vector<Group::Call>& calls) {
+    std::map<const Part*, std::size_t> rounds;
+    for (auto& one : calls) one.round = rounds[one.part.get()]++;
+    std::stable_sort(calls.begin(), calls.end(), [](const auto& one, const auto& other) {
+        return std::tie(one.round, one.part->communicator()) <
+               std::tie(other.round, other.part->communicator());
+    });
 }
 
 Result worse(Result one, Result other) {
@@ -100,13 +113,14 @@ Result Group::add(Comm& comm, const Collective& call, Launch launch) {
                            "one that has ended", "Make calls before the communicator's end."));
     }
     if (depth == 0) return launch(*part, call);
-    append(calls, {std::move(part), call, launch});
+    append(calls, {std::move(part), call, launch, 0});
     return Result::kSuccess;
 }
 
-void Group::add(std::shared_ptr<Part> part) {
-    if (depth == 0) return part->wait_for_close();
-    append(closing, std::move(part));
+void Group::close(std::shared_ptr<Part> part, bool waits) {
+    if (depth > 0) return append(closing, {std::move(part), waits});
+    part->close(true);
+    if (waits) part->wait_for_close();
 }
 
 Result Group::start() {
@@ -163,7 +177,9 @@ Result Group::end() {
     auto result = error;
     if (!is_error(result)) result = note(run_openings());
     if (!is_error(result)) {
-        for (const auto& call : take(calls)) {
+        auto queued = take(calls);
+        put_in_order(queued);
+        for (const auto& call : queued) {
             result = worse(result, note(call.launch(*call.part, call.collective)));
         }
     }
@@ -204,7 +220,11 @@ void Group::clear(Result result) {
     take(calls);
     for (const auto& one : take(openings)) one->drop(result);
     for (const auto& one : take(made)) settle(one, result);
-    for (const auto& one : take(closing)) one->wait_for_close();
+    const auto closed = take(closing);
+    for (const auto& one : closed) one.part->close(true);
+    for (const auto& one : closed) {
+        if (one.waits) one.part->wait_for_close();
+    }
 }
 
 }  // namespace sley::nccl

@@ -26,6 +26,12 @@ struct Group {
         std::shared_ptr<Part> part;  // lasts until the group's end, whoever aborts
         Collective collective;
         Launch launch;
+        std::size_t round;  // how many calls of its rank are before it
+    };
+
+    struct Closing {
+        std::shared_ptr<Part> part;
+        bool waits;
     };
 
     Result start();
@@ -42,8 +48,8 @@ struct Group {
     Result add(const std::shared_ptr<Opening>& opening, Handle** out);
     // A collective that sley runs, and that `prepare` has let pass: launched now, or at the end.
     Result add(Comm& comm, const Collective& call, Launch launch);
-    // A rank that is closing: the group's end waits until it has closed.
-    void add(std::shared_ptr<Part> closing);
+    // A rank that is closed now, or after the calls of the group. waits: until it is.
+    void close(std::shared_ptr<Part> part, bool waits);
     // What a call in the group returns. is_known: to the real library's group, too.
     Result note(Result result, bool is_known = false);
 
@@ -54,7 +60,7 @@ struct Group {
     std::vector<Made>* made;  // null while there are none
     std::vector<std::shared_ptr<Opening>>* openings;
     std::vector<Call>* calls;
-    std::vector<std::shared_ptr<Part>>* closing;
+    std::vector<Closing>* closing;
 
 private:
     Result run_openings();

@@ -14,6 +14,8 @@
 namespace sley::nccl {
 namespace {
 
+// As bytes of a configuration, of which NCCL 2.32 has 120: more are a mistake, and not all there.
+constexpr std::size_t kMostConfig = 256;
 constexpr auto kStatePause = std::chrono::milliseconds(1);
 
 // What ranks tell of themselves, beside what DeviceRank wants to know. All decide by the same texts.
@@ -65,7 +67,8 @@ Value* OwnConfig::field(std::size_t offset) const {
 OwnConfig::OwnConfig(const Config* given) {
     if (given == nullptr) return;
     // The real library refuses one without the magic number, by its first fields.
-    const auto size = given->magic == kMagic ? given->size : offsetof(Config, blocking);
+    const auto size =
+        given->magic == kMagic ? std::min(given->size, kMostConfig) : offsetof(Config, blocking);
     bytes_.assign(reinterpret_cast<const char*>(given), reinterpret_cast<const char*>(given) + size);
     const auto keep = [this](std::size_t offset, std::string& text) {
         auto* place = field<const char*>(offset);
@@ -175,7 +178,8 @@ Opening::Decision Opening::decide() {
         all = meet(*participant);
     } catch (const Refusal& why) {
         if (why.rule != "N605" && (why.rule != "N601" || parent != nullptr)) throw;
-        const bool has_real = parent != nullptr ? parent->real() != nullptr : !offer()[kReal].empty();
+        const bool has_real = parent != nullptr ? parent->real() != nullptr
+                                                : !settings_.is_only() && !real().path.empty();
         if (!has_real) comm->lacks_real = "there is no NCCL";
         return {nullptr, line_of(why), has_real};
     }

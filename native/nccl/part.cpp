@@ -17,7 +17,8 @@ namespace {
 // How late a rank learns that another one has ended.
 constexpr auto kGlance = std::chrono::milliseconds(50);
 // A program may destroy several communicators in one order on one rank and in another on the next:
-// then the first to be closed wait for one another no longer than this, and are closed later.
+// then the first to be closed wait for one another no longer than this after their calls, and are closed
+// later.
 constexpr auto kMostWait = std::chrono::seconds(5);
 
 }  // namespace
@@ -26,7 +27,14 @@ struct Part::Siblings {
     std::mutex mutex;
     std::condition_variable changed;
     int ranks = 0;  // in this process
-    int closing = 0, closed = 0;
+    // How many of them close, have waited for their calls, and are closed.
+    int closing = 0, waited = 0, closed = 0;
+
+    void count(int& those) {
+        const std::lock_guard held(mutex);
+        ++those;
+        changed.notify_all();
+    }
 };
 
 namespace {
@@ -76,6 +84,7 @@ std::shared_ptr<Part> Part::make(std::shared_ptr<Participant> participant,
                                  std::unique_ptr<DeviceRank> engine,
                                  const std::string& communicator, int local_ranks) {
     const std::shared_ptr<Part> part(new Part);
+    part->communicator_ = communicator;
     part->participant_ = std::move(participant);
     part->engine_ = std::move(engine);
     auto& watching = *watch();
@@ -117,16 +126,19 @@ void Part::give_up(const Refusal& why) {
 
 void Part::close(bool meets) {
     if (closes_.exchange(true)) return;
-    {
-        const std::lock_guard held(siblings_->mutex);
-        ++siblings_->closing;
-    }
+    siblings_->count(siblings_->closing);
     std::thread([part = shared_from_this(), meets]() mutable {
-        try {
-            part->engine_->close(meets && part->failure_ == Result::kSuccess);
-        } catch (const Refusal& why) {
-            refuse(result_of(why), why);
-        }
+        const auto siblings = part->siblings_;
+        const auto tries = [](const auto& work) {
+            try {
+                work();
+            } catch (const Refusal& why) {
+                refuse(result_of(why), why);
+            }
+        };
+        tries([&] { part->engine_->wait(); });
+        siblings->count(siblings->waited);
+        tries([&] { part->engine_->close(meets && part->failure_ == Result::kSuccess); });
         part->is_closed_ = true;
         part->participant_->abort();  // it leaves
         {
@@ -136,19 +148,17 @@ void Part::close(bool meets) {
             parts.erase(std::remove(parts.begin(), parts.end(), part), parts.end());
         }
         // The process may end as soon as it knows: what the part still has goes before.
-        const auto siblings = part->siblings_;
         part.reset();
-        const std::lock_guard held(siblings->mutex);
-        ++siblings->closed;
-        siblings->changed.notify_all();
+        siblings->count(siblings->closed);
     }).detach();
 }
 
 void Part::wait_for_close() {
     std::unique_lock held(siblings_->mutex);
-    if (siblings_->closing < siblings_->ranks) return;
-    siblings_->changed.wait_for(held, kMostWait,
-                                [this] { return siblings_->closed == siblings_->ranks; });
+    const auto& its = *siblings_;
+    if (its.closing < its.ranks) return;
+    siblings_->changed.wait(held, [&] { return its.waited == its.ranks; });
+    siblings_->changed.wait_for(held, kMostWait, [&] { return its.closed == its.ranks; });
 }
 
 }  // namespace sley::nccl

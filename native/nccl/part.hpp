@@ -25,6 +25,7 @@ public:
                                       const std::string& communicator, int local_ranks);
 
     Participant& participant() { return *participant_; }
+    const std::string& communicator() const { return communicator_; }
     DeviceRank& engine() { return *engine_; }
 
     // Looks whether the other ranks are there and calls have failed. Never waits.
@@ -36,7 +37,8 @@ public:
     // Begins to close, in a thread; meets: with the other ranks, unless calls have failed.
     void close(bool meets);
     bool is_closed() const { return is_closed_; }
-    // The last rank of the process waits until all of them are closed, if that doesn't take long.
+    // The last rank of the process waits for the calls of all of them, and until all are closed, if
+    // that doesn't take long.
     void wait_for_close();
 
 private:
@@ -44,6 +46,7 @@ private:
 
     Part() = default;
 
+    std::string communicator_;
     std::shared_ptr<Participant> participant_;
     std::unique_ptr<DeviceRank> engine_;
     std::shared_ptr<Siblings> siblings_;

@@ -31,10 +31,11 @@ std::string variable(const char* name) {
     return text == nullptr ? "" : text;
 }
 
-// Of the unit of `name`; without a number, or one that isn't above 0, as if it were unset.
-double number(const char* name, double otherwise) {
+// Seconds, at most a year, of which no unit overflows; without a number, or one that isn't above 0, as if
+// it were unset.
+double seconds(const char* name, double otherwise) {
     const auto found = std::strtod(variable(name).c_str(), nullptr);
-    return found > 0 ? found : otherwise;
+    return found > 0 ? std::min(found, 365 * 86400.0) : otherwise;
 }
 
 constexpr const char* kCollectives[] = {"allreduce",     "broadcast", "reduce", "allgather",
@@ -48,9 +49,9 @@ Settings Settings::from_environment() {
     made.rank.tables = variable("SLEY_NCCL_TABLES");
     made.rank.kernels = variable("SLEY_NCCL_KERNELS");
     made.rank.version = SLEY_VERSION;
-    made.rank.timeout_s = number("SLEY_TIMEOUT_S", made.rank.timeout_s);
+    made.rank.timeout_s = seconds("SLEY_TIMEOUT_S", made.rank.timeout_s);
     made.wait = std::chrono::milliseconds(
-        static_cast<std::int64_t>(1000 * number("SLEY_NCCL_WAIT_S", 60)));
+        static_cast<std::int64_t>(1000 * seconds("SLEY_NCCL_WAIT_S", 60)));
     if (made.rank.tables.empty() || made.rank.kernels.empty()) {
         made.lacks = "no SLEY_NCCL_TABLES or SLEY_NCCL_KERNELS, which `sley exec` sets,";
     }

@@ -174,7 +174,9 @@ void test_life() {
             wait(comm, ncclCommSplit(comm, rank == 3 ? -1 : 0, rank, &most, nullptr));
             CHECK((most == nullptr) == (rank == 3));
             if (rank < 3) {
-                int out = 1;
+                int out = 1, none = 3;
+                CHECK(ncclCommShrink(most, &none, 1, &foreign, nullptr, 0) ==
+                      Result::kInvalidArgument);
                 if (rank != 1) wait(most, ncclCommShrink(most, &out, 1, &foreign, nullptr, 0));
                 if (rank != 1) CHECK(is_sleys(foreign) && Comm::find(foreign).comm->rank == rank / 2);
                 if (rank != 1) CHECK(ncclCommDestroy(foreign) == Result::kSuccess);
@@ -210,6 +212,21 @@ void test_one_thread() {
     }
     CHECK(launched.empty() && ncclGroupEnd() == Result::kSuccess);
     CHECK(launched == (std::vector<std::size_t>{0, 1, 2, 3}));
+    // Two communicators' calls, of half of the ranks the other way round: round by round, alike.
+    launched.clear();
+    ncclGroupStart();
+    for (int rank = 0; rank < kRanks; ++rank) {
+        for (int turn = 0; turn < 4; ++turn) {
+            const bool is_part = (rank + turn / 2) % 2 == 1;
+            CHECK(collective((is_part ? parts : comms)[rank], 2 * (turn % 2) + is_part) ==
+                  Result::kSuccess);
+        }
+    }
+    CHECK(ncclGroupEnd() == Result::kSuccess);
+    const std::size_t first = launched.front();
+    for (std::size_t i = 0; i < 4 * kRanks; ++i) {
+        CHECK(launched[i] == i / (2 * kRanks) * 2 + (first + i / kRanks) % 2);
+    }
     journal();
     // A call that is refused in the middle.
     Handle* failed = nullptr;
@@ -221,11 +238,18 @@ void test_one_thread() {
     for (Handle* one : all) CHECK(is_sleys(one) && ncclCommDestroy(one) == Result::kSuccess);
     CHECK(ncclAllReduce(nullptr, nullptr, 1, 7, RedOp{}, gone, nullptr) == Result::kInvalidArgument);
     CHECK(ncclGroupEnd() == Result::kInvalidArgument);
-    CHECK(failed == nullptr && launched.size() == 4);
+    CHECK(failed == nullptr && launched.size() == 4 * kRanks);
     CHECK(journal().find("AllReduce 0 0 0 0 op0 null 0\nGroupEnd") != std::string::npos);
     for (Handle* one : parts) CHECK(ncclCommFinalize(one) == Result::kSuccess);
     for (Handle* one : parts) CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    // What a group destroys is closed after its calls.
+    std::atomic<int> closes{0};
+    script.at = [&](const auto& where, int) { closes += where == std::string("close"); };
+    ncclGroupStart();
     for (Handle* one : comms) CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    pause(20);
+    CHECK(closes == 0 && ncclGroupEnd() == Result::kSuccess && closes == kRanks);
+    script.at = [](const auto&, int) {};
 }
 
 // What each rank's communicator is run by; ranks that differ don't disagree.
@@ -283,6 +307,20 @@ void test_agreement() {
     CHECK(std::string(ncclGetLastError(one)).find("too little") != std::string::npos);
     script.refuses = "";
     unsetenv("SLEY_NCCL");
+    // Times that are longer than clocks count are long ones.
+    setenv("SLEY_TIMEOUT_S", "inf", 1);
+    setenv("SLEY_NCCL_WAIT_S", "1e300", 1);
+    id = new_id();
+    CHECK(runs(2, [&](int) { return id; }) == sley);
+    unsetenv("SLEY_TIMEOUT_S");
+    // A configuration that says a wrong size.
+    struct {
+        Config config = blocking(true);
+        char behind[256];
+    } wrong{};
+    wrong.config.size = std::size_t{1} << 40;
+    CHECK(ncclCommInitRankConfig(&one, 1, new_id(), 0, &wrong.config) == Result::kSuccess);
+    CHECK(ncclCommDestroy(one) == Result::kSuccess);
     // A rank without sley waits in NCCL for one with it.
     setenv("SLEY_NCCL_WAIT_S", "0.05", 1);
     id = new_id();
