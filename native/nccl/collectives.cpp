@@ -264,24 +264,15 @@ Request request_of(void* buffer, std::size_t count, int type, int root, Handle* 
 }
 
 // A call that sley runs, or passes on.
-template <class... Values>
-struct Running {
-    const char* kind;
-    Passing<Result, Values...> pass;
-
-    Result operator()(Values... values) const {
-        const auto request = request_of(values...);
-        Comm* comm = Comm::find(request.comm).comm;
-        if (comm == nullptr || !comm->runs(kind)) return pass(values...);
-        std::optional<Collective> made;
-        const auto result =
-            guarded([&] { return prepare(*comm, kind, pass.name.text, request, made); });
-        if (result != Result::kSuccess) return group.note(result);
-        return made ? group.add(*comm, *made, launch) : pass(values...);
-    }
-};
-template <class... Values>
-Running(const char*, Passing<Result, Values...>) -> Running<Values...>;
+template <class Pass>
+Result run(const char* kind, const char* function, const Request& request, const Pass& pass) {
+    Comm* comm = Comm::find(request.comm).comm;
+    if (comm == nullptr || !comm->runs(kind)) return pass();
+    std::optional<Collective> made;
+    const auto result = guarded([&] { return prepare(*comm, kind, function, request, made); });
+    if (result != Result::kSuccess) return group.note(result);
+    return made ? group.add(*comm, *made, launch) : pass();
+}
 
 }  // namespace
 }  // namespace sley::nccl
@@ -290,9 +281,10 @@ using namespace sley::nccl;
 
 #define OWN(result, name, since, parameters, arguments)
 #define PASSED OWN
-#define RUN(result, name, since, parameters, arguments)         \
-    FUNCTION(result, name, parameters) {                        \
-        constexpr auto kind = kind_of(#name);                   \
-        return Running{kind, PASS(name)} arguments;             \
+#define RUN(result, name, since, parameters, arguments)                   \
+    FUNCTION(result, name, parameters) {                                  \
+        constexpr auto kind = kind_of(#name);                             \
+        return run(kind, k##name.text, request_of arguments,              \
+                   [&] { return PASS(name) arguments; });                 \
     }
 #include "nccl/functions.def"

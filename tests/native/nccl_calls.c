@@ -4,13 +4,14 @@
  *
  * WAY: who makes the ranks' calls: "group", one thread, with all ranks' in a group; "threads" or
  * "processes", one each; "wrong": as "group", after calls that are refused or passed on, and prints
- * what it gets for these; "aborted": rank 1 aborts a call of rank 0. CALLS has a line for each call: the function's number (as in `start`), the
- * type, the operation (5, 6: PreMulSum by a scalar of the host, of the device), the count, the root, the
- * stream (0 the default, 1 an own one, 2 an own one that is captured) and whether it is the form with a
- * config. VALUES has four tables of 16 values of 8 bytes for each type, of which an element takes the
- * first: what is summed, what is multiplied, the ranks' scalars, and what is averaged. Each rank puts its
- * outputs, call after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for
- * NVIDIA's driver, "devices=4 memory_bytes=1000".
+ * what it gets for these; "aborted": rank 1 aborts a call of rank 0. CALLS has a line for each
+ * call: the function's number (as in `start`), the type, the operation (5, 6: PreMulSum by a scalar
+ * of the host, of the device), the count, the root, the stream (0 the default, 1 an own one, 2 an
+ * own one that is captured) and whether it is the form with a config. VALUES has four tables of 16
+ * values of 8 bytes for each type, of which an element takes the first: what is summed, what is
+ * multiplied, the ranks' scalars, and what is averaged. Each rank puts its outputs, call after
+ * call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for NVIDIA's driver,
+ * "devices=4 memory_bytes=1000".
  *
  * Each rank chooses by itself whether a call is in place, and whether what NCCL doesn't read is null.
  * All of the memory but the output must stay as it was. */
@@ -278,7 +279,8 @@ static void close_rank(struct rank *r) {
   fclose(r->out);
 }
 
-#define SAY(call) do { int result = (call); printf("%d %s\n", result, ncclGetLastError(NULL)); } while (0)
+#define SAY(call) \
+  do { int result = (call); printf("%d %s\n", result, ncclGetLastError(NULL)); } while (0)
 #define SUM(from, to, elements, kind, op) \
   SAY(ncclAllReduce((void *)(from), (void *)(to), elements, kind, op, r->comm, r->stream))
 
