@@ -150,15 +150,16 @@ Who runs each function of nccl.h and nccl_device.h for a communicator whose coll
 gets, too. "Both" have a state of their own: of the communicator, the reduction, the group; one that
 grew is NCCL's alone. sley ignores the hints of a call's config. What NCCL runs is refused without
 it ([N701](errors/communicator.md#N701)), and where its version lacks the function
-([N702](errors/communicator.md#N702)). sley reads a struct by its own size.
+([N702](errors/communicator.md#N702)). sley's windows are null, its estimates of time -1. It reads a
+struct by its own size.
 
 `docs/generate.py` makes this page from `native/nccl`.
 """
-RUNS = {"RUN": "sley, else NCCL", "OWN": "both", "PASSED": "NCCL"}
+RUNS = {"RUN": "sley, else NCCL", "OWN": "both", "PASSED": "NCCL", "ALONE": "NCCL, else sley"}
 FIELDS = {"size": "read", "magic": "read", "blocking": "followed", "commName": "logged"}
 
 # A row of native/nccl/functions.def: macro, name, version.
-FUNCTION = re.compile(r"^(RUN|OWN|PASSED)\(.*?, (\w+), ([\d.]+), \(", re.MULTILINE)
+FUNCTION = re.compile(r"^(RUN|OWN|PASSED|ALONE)\(.*?, (\w+), ([\d.]+), \(", re.MULTILINE)
 FIELD = re.compile(r"^FIELD\((.*?), (\w+), \d+, ([\d.]+)\)$", re.MULTILINE)
 
 ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)$")

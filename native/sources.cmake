@@ -63,6 +63,7 @@ set(NCCL  # the library with NCCL's interface, which needs no Python
   nccl/gpu.cpp
   nccl/group.cpp
   nccl/library.cpp
+  nccl/memory.cpp
   nccl/opening.cpp
   nccl/part.cpp
   nccl/real.cpp

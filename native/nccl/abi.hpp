@@ -45,5 +45,17 @@ struct Config {
 #define FIELD(type, name, offset, since) static_assert(offsetof(Config, name) == offset);
 #include "nccl/config.def"
 constexpr unsigned kMagic = 0xcafebeef;
+// The first fields of ncclCommProperties; those after them say what kernels can use.
+struct Properties {
+    std::size_t size;
+    unsigned magic, version;
+    int rank, ranks, device, nvml_device;
+};
+struct Estimate {
+    std::size_t size;
+    unsigned magic, version;
+    float us;
+};
+constexpr unsigned kEstimateMagic = 0x74685283;
 
 }  // namespace sley::nccl

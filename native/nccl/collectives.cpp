@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <string>
 #include <string_view>
 
 #include "devices/cuda_device.hpp"
-#include "devices/cuda_errors.hpp"
 #include "engine/reduce.hpp"
 #include "nccl/passing.hpp"
 
@@ -50,21 +48,6 @@ DataType moved(std::size_t item) {
         case 2: return DataType::kInt16;
         case 4: return DataType::kInt32;
         default: return DataType::kInt64;
-    }
-}
-
-// What `work` returns; callers are C.
-template <class Work>
-Result guarded(const Work& work) {
-    try {
-        return work();
-    } catch (const Refusal& why) {
-        return refuse(Result::kInvalidArgument, why);
-    } catch (const cuda::Error& error) {
-        const auto why = cuda::refusal_of(error);
-        return refuse(why.rule == "K517" ? Result::kInvalidArgument : result_of(why), why);
-    } catch (const std::exception& error) {
-        return refuse(Result::kInternalError, {"K516", "a call to start", error.what()});
     }
 }
 

@@ -131,11 +131,16 @@ std::shared_ptr<Part> part_of(const Comm::Found& found, Handle** out, const Conf
     return is_alone ? nullptr : found.comm->part();
 }
 
+// A call of the real library, without which there is nothing to end of a null.
+template <class... Values>
+Result passed(const Passing<Result, Handle*, Values...>& pass, Handle* handle, Values... values) {
+    if (handle == nullptr && real().*pass.member == nullptr) return Result::kSuccess;
+    return pass(handle, values...);
+}
+
 // Ends a communicator that the real library has alone.
-Result end(const Name& name, Result (*function)(Handle*), Handle* handle) {
-    // Without the real library there is nothing to end.
-    if (handle == nullptr && function == nullptr) return Result::kSuccess;
-    const auto result = Passing{name, function}(handle);
+Result end(const Passing<Result, Handle*>& function, Handle* handle) {
+    const auto result = passed(function, handle);
     // With an error the communicator is still there, and may be aborted; in progress it is asked
     // for its state.
     Comm* comm = Comm::find(handle).comm;
@@ -152,10 +157,8 @@ Comm* opened(Handle* handle) {
 // A number of a communicator; the real library knows it of its own.
 template <class Pass>
 Result number(Handle* handle, int Comm::*member, int* value, const Pass& pass) {
-    Comm* comm = opened(handle);
-    if (comm == nullptr || comm->unready() != nullptr || comm->real() != nullptr || value == nullptr) {
-        return pass(handle, value);
-    }
+    Comm* comm = alone(handle);
+    if (comm == nullptr || value == nullptr) return pass(handle, value);
     *value = comm->*member;
     return Result::kSuccess;
 }
@@ -303,22 +306,22 @@ FUNCTION(Result, CommGrow, (Handle* comm, int ranks, const UniqueId* id, int ran
 
 FUNCTION(Result, CommFinalize, (Handle* handle)) {
     Comm* comm = opened(handle);
-    return comm != nullptr ? group.note(comm->finalize()) : PASS(CommFinalize)(handle);
+    return comm != nullptr ? group.note(comm->finalize()) : passed(PASS(CommFinalize), handle);
 }
 
 FUNCTION(Result, CommDestroy, (Handle* handle)) {
     Comm* comm = opened(handle);
-    return comm != nullptr ? comm->destroy() : end(kCommDestroy, real().CommDestroy, handle);
+    return comm != nullptr ? comm->destroy() : end(PASS(CommDestroy), handle);
 }
 
 FUNCTION(Result, CommAbort, (Handle* handle)) {
     Comm* comm = opened(handle);
-    return comm != nullptr ? comm->abort() : end(kCommAbort, real().CommAbort, handle);
+    return comm != nullptr ? comm->abort() : end(PASS(CommAbort), handle);
 }
 
 FUNCTION(Result, CommRevoke, (Handle* handle, int flags)) {
     Comm* comm = opened(handle);
-    return comm != nullptr ? group.note(comm->revoke(flags)) : PASS(CommRevoke)(handle, flags);
+    return comm != nullptr ? group.note(comm->revoke(flags)) : passed(PASS(CommRevoke), handle, flags);
 }
 
 FUNCTION(Result, CommGetAsyncError, (Handle* handle, Result* state)) {
@@ -349,6 +352,22 @@ FUNCTION(Result, CommCuDevice, (Handle* comm, int* device)) {
 
 FUNCTION(Result, CommUserRank, (Handle* comm, int* rank)) {
     return number(comm, &Comm::rank, rank, PASS(CommUserRank));
+}
+
+// Without NCCL kernels have nothing to call, so the rest is zeros. NVML's number isn't known.
+FUNCTION(Result, CommQueryProperties, (Handle* handle, void* properties)) {
+    Comm* comm = alone(handle);
+    auto* given = static_cast<Properties*>(properties);
+    if (comm == nullptr || given == nullptr) return PASS(CommQueryProperties)(handle, properties);
+    if (given->magic != kMagic || given->size < sizeof *given) {
+        return group.note(refuse(Result::kInvalidUsage, "N705",
+                                 "NCCL_COMM_PROPERTIES_INITIALIZER for ncclCommQueryProperties",
+                                 "another struct", "Initialize it before."));
+    }
+    const auto known = *given;
+    std::memset(properties, 0, known.size);
+    *given = {known.size, known.magic, known.version, comm->rank, comm->ranks, comm->device, -1};
+    return Result::kSuccess;
 }
 
 }  // namespace sley::nccl

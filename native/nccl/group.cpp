@@ -35,6 +35,11 @@ void append(std::vector<Value>*& values, Value value) {
     values->push_back(std::move(value));
 }
 
+Result no_group(const Name& name) {
+    return refuse(Result::kInvalidUsage, "N703", std::string(name.text) + " in a group",
+                  "none that was started", "Call ncclGroupStart before.");
+}
+
 // Round by round: of ranks that a thread drives, none may be ahead of another by more calls than can be
 // under way at once. In each round in one order on all ranks, though their programs may have others: on
 // one stream, the calls of two communicators would wait for each other crosswise.
@@ -163,11 +168,7 @@ Result Group::run_openings() {
 }
 
 Result Group::end() {
-    if (depth == 0) {
-        if (has_real()) return PASS(GroupEnd)();
-        return refuse(Result::kInvalidUsage, "N703", "ncclGroupEnd in a group", "none that was started",
-                      "Call ncclGroupStart before.");
-    }
+    if (depth == 0) return has_real() ? PASS(GroupEnd)() : no_group(kGroupEnd);
     if (depth > 1) {
         const auto result = end_real();
         --depth;
@@ -188,11 +189,21 @@ Result Group::end() {
     return result;
 }
 
-Result Group::simulate_end(void* info) {
+Result Group::simulate_end(Estimate* estimate) {
+    if (depth == 0 && !has_real()) return no_group(kGroupSimulateEnd);
     auto result = error;
     if (real_depth == depth) {  // also without a group, which the real library refuses
         real_depth = std::max(real_depth - 1, 0);
-        result = worse(result, PASS(GroupSimulateEnd)(info));
+        result = worse(result, PASS(GroupSimulateEnd)(estimate));
+    }
+    if (depth <= 1 && calls != nullptr && estimate != nullptr) {
+        if (estimate->magic != kEstimateMagic || estimate->size < sizeof *estimate) {
+            result = worse(result, refuse(Result::kInvalidArgument, "N705",
+                                          "NCCL_SIM_INFO_INITIALIZER for ncclGroupSimulateEnd",
+                                          "another struct", "Initialize it before."));
+        } else {
+            estimate->us = -1;
+        }
     }
     if (depth <= 1) {
         clear(openings == nullptr ? result : worse(result, Result::kInvalidUsage));

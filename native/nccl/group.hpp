@@ -38,8 +38,8 @@ struct Group {
     // The first error of the group's calls; otherwise the communicators that are made in it are there,
     // or in progress, and its calls are launched.
     Result end();
-    // Launches nothing.
-    Result simulate_end(void* info);
+    // Launches nothing. The time is -1, NCCL's word for none, if sley runs calls of the group.
+    Result simulate_end(Estimate* estimate);
 
     // A communicator that the real library makes: `*out` has its handle, and gets null where it fails.
     void add(Handle** out, Comm* comm, Result result);

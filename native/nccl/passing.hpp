@@ -1,9 +1,11 @@
 // How calls are exported, and passed on to the real library.
 #pragma once
 
+#include <exception>
 #include <string>
 #include <type_traits>
 
+#include "devices/cuda_errors.hpp"
 #include "nccl/abi.hpp"
 #include "nccl/comm.hpp"
 #include "nccl/errors.hpp"
@@ -44,10 +46,34 @@ Value failed([[maybe_unused]] Result result) {
     }
 }
 
+// What `work` returns; callers are C.
+template <class Work>
+Result guarded(const Work& work) {
+    try {
+        return work();
+    } catch (const Refusal& why) {
+        return refuse(Result::kInvalidArgument, why);
+    } catch (const cuda::Error& error) {
+        const auto why = cuda::refusal_of(error);
+        return refuse(why.rule == "K517" ? Result::kInvalidArgument : result_of(why), why);
+    } catch (const std::exception& error) {
+        return refuse(Result::kInternalError, {"K516", "a call to start", error.what()});
+    }
+}
+
 // Why no call can be made with a handle of sley's; null if one can.
 inline const char* unready(const Comm::Found& found) {
     if (found.is_inherited) return "one of the process that forked this one";
     return found.comm == nullptr ? "one that was destroyed or aborted" : found.comm->unready();
+}
+
+// The communicator of a call that can be made, if no real library knows it; else null.
+inline Comm* alone(const Handle* handle) {
+    const auto found = Comm::find(handle);
+    if (unready(found) != nullptr || !found.comm->is_opened() || found.comm->real() != nullptr) {
+        return nullptr;
+    }
+    return found.comm;
 }
 
 inline Result no_reduction(const char* function, RedOp op) {
@@ -103,14 +129,16 @@ private:
     Result result_ = Result::kSuccess;
 };
 
-// A call of the real function.
+// A call of the real function. The library is looked for at the call: where there is none, that takes
+// long, each time, and sley's own calls don't need it.
 template <class Value, class... Values>
 struct Passing {
     const Name& name;
-    Value (*function)(Values...);
+    Value (*Real::*member)(Values...);
 
     Value operator()(Values... values) const {
         auto refused = Translation()(name, values...);
+        const auto function = refused == Result::kSuccess ? real().*member : nullptr;
         if (function == nullptr && refused == Result::kSuccess) {
             refused = lacking(name.text, name.since);
         }
@@ -126,8 +154,8 @@ struct Passing {
     }
 };
 template <class Value, class... Values>
-Passing(const Name&, Value (*)(Values...)) -> Passing<Value, Values...>;
+Passing(const Name&, Value (*Real::*)(Values...)) -> Passing<Value, Values...>;
 
-#define PASS(name) Passing{k##name, sley::nccl::real().name}
+#define PASS(name) Passing{k##name, &Real::name}
 
 }  // namespace sley::nccl

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "nccl/real.hpp"
+
 #ifndef SLEY_VERSION
 #define SLEY_VERSION ""  // of programs that tests compile
 #endif
@@ -65,6 +67,10 @@ Settings Settings::from_environment() {
         made.kinds.insert(kind);
     }
     return made;
+}
+
+bool Settings::is_alone() const {
+    return is_only() || (lacks.empty() && real().path.empty());
 }
 
 bool Settings::runs(const std::string& kind) const {

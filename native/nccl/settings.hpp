@@ -21,6 +21,8 @@ struct Settings {
     static Settings from_environment();
     bool is_off() const { return which == "off"; }
     bool is_only() const { return which == "only"; }
+    // Whether sley answers what belongs to no communicator: it may run calls, and NCCL none.
+    bool is_alone() const;
     // Whether sley runs a kind of collectives ("all_reduce").
     bool runs(const std::string& kind) const;
 };

@@ -18,7 +18,7 @@ from pathlib import Path
 SUCCESS, SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE, IN_PROGRESS = 0, 2, 4, 5, 7
 SUM, NO_COLOR = 0, -1
 ROW = re.compile(
-    r"^(PASSED|OWN|RUN)\(([\w ]+\*?), (\w+), ([\d.]+),\s+\((.*?)\),\s+\(.*?\)\)$", re.M | re.S
+    r"^(PASSED|OWN|RUN|ALONE)\(([\w ]+\*?), (\w+), [\d.]+,\s+\((.*?)\),\s+\(.*?\)\)$", re.M | re.S
 )
 
 Pointer = ctypes.c_void_p
@@ -47,13 +47,13 @@ class Config(ctypes.Structure):
     )
 
 
-def functions() -> list[tuple[str, str, str, list[str]]]:
-    """The rows of functions.def: result, name, version, and the types of the parameters."""
+def functions() -> list[tuple[str, str, str, list[tuple[str, str]]]]:
+    """The rows of functions.def: macro, result, name, and the parameters' types and names."""
     text = (Path(__file__).parents[2] / "native" / "nccl" / "functions.def").read_text()
     rows = []
-    for _, result, name, since, parameters in ROW.findall(text):
-        types = [one.strip().rpartition(" ")[0] for one in parameters.split(",") if one.strip()]
-        rows.append((result, name, since, types))
+    for macro, result, name, parameters in ROW.findall(text):
+        given = [one.strip().rpartition(" ") for one in parameters.split(",") if one.strip()]
+        rows.append((macro, result, name, [(kind, parameter) for kind, _, parameter in given]))
     return rows
 
 
@@ -91,13 +91,13 @@ def every_function() -> None:
     library.ncclGetVersion(ctypes.byref(ctypes.c_int()))
     memory = ctypes.create_string_buffer(b"\1" * 4096)
     address = ctypes.addressof(memory)
-    for result, name, _, types in functions():
+    for _, result, name, parameters in functions():
         for prefix in ("nccl", "pnccl"):
             comm = made(rank=3)
             arguments: list[object] = []
             told = []
             journal()
-            for at, kind in enumerate(types):
+            for at, (kind, _) in enumerate(parameters):
                 number = 11 + at
                 value: object
                 if name == "GetLastError":

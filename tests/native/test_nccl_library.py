@@ -89,7 +89,7 @@ def rows() -> dict[str, tuple[str, tuple[int, ...], str]]:
     """The functions of the table: result, version, parameters as it spells them."""
     text = re.sub(r"\n +", " ", (NATIVE / "nccl" / "functions.def").read_text())
     found = re.findall(
-        r"^(?:PASSED|OWN|RUN)\((.*?), (\w+), ([\d.]+), \((.*?)\), \(.*\)\)$", text, re.M
+        r"^(?:PASSED|OWN|RUN|ALONE)\((.*?), (\w+), ([\d.]+), \((.*?)\), \(.*\)\)$", text, re.M
     )
     return {
         name: (result, tuple(map(int, since.split("."))), parameters)
@@ -363,6 +363,10 @@ constexpr bool alike(A (*)(As...), B (*)(Bs...)) {
     else return (same<A, B> && ... && same<As, Bs>);
 }
 static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
+static_assert(offsetof(ncclSimInfo_t, estimatedTime) == offsetof(Estimate, us));
+#if NCCL_VERSION_CODE >= 22900
+static_assert(offsetof(ncclCommProperties_t, nvmlDev) == offsetof(Properties, nvml_device));
+#endif
 """
 
 

@@ -41,7 +41,7 @@ N704 = Rule(
 )
 N705 = Rule(
     "N705 nccl-arguments",
-    what="A program gives a collective that sley runs arguments that no rank could run.",
+    what="A program gives a call that sley runs arguments that no rank could run.",
     why="Kernels would read or write other memory than the caller's, or wait for ranks that make "
     "another call. The call returns ncclInvalidArgument, and nothing has begun.",
     example="ncclAllReduce(send, receive, count, ncclNumTypes, ncclSum, comm, stream);",
