@@ -145,17 +145,20 @@ what it found, and a remedy. The first letter of a code identifies the stage.
 NCCL_HEAD = """\
 # Functions of NCCL
 
-What [sley's library](nccl.md) does with each function of nccl.h and nccl_device.h, and with each
-field of `ncclConfig_t`. It reads such a struct by its own size. "Handles": callers hold handles of
-sley's, for communicators and reductions.
+Who runs each function of nccl.h and nccl_device.h for a communicator whose collectives
+[sley's library](nccl.md) runs, and what sley does with each field of `ncclConfig_t`, which NCCL
+gets, too. "Both" have a state of their own: of the communicator, the reduction, the group; one that
+grew is NCCL's alone. sley ignores the hints of a call's config. What NCCL runs is refused without
+it ([N701](errors/communicator.md#N701)), and where its version lacks the function
+([N702](errors/communicator.md#N702)). sley reads a struct by its own size.
 
 `docs/generate.py` makes this page from `native/nccl`.
 """
+RUNS = {"RUN": "sley, else NCCL", "OWN": "both", "PASSED": "NCCL"}
+FIELDS = {"size": "read", "magic": "read", "blocking": "followed", "commName": "logged"}
 
-# A row of native/nccl/functions.def, its line breaks being spaces: name, version, parameters.
-FUNCTION = re.compile(
-    r"^(PASSED|OWN|RUN)\(.*?, (\w+), ([\d.]+), \((.*?)\), \(.*\)\)$", re.MULTILINE
-)
+# A row of native/nccl/functions.def: macro, name, version.
+FUNCTION = re.compile(r"^(RUN|OWN|PASSED)\(.*?, (\w+), ([\d.]+), \(", re.MULTILINE)
 FIELD = re.compile(r"^FIELD\((.*?), (\w+), \d+, ([\d.]+)\)$", re.MULTILINE)
 
 ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)$")
@@ -326,22 +329,16 @@ def error_pages() -> dict[str, str]:
 
 def nccl_functions() -> str:
     folder = Path(__file__).resolve().parents[1] / "native" / "nccl"
-    functions = re.sub(r"\n +", " ", (folder / "functions.def").read_text("utf-8"))
+    functions = (folder / "functions.def").read_text("utf-8")
     rows = [
-        (
-            code(f"nccl{name}"),
-            since,
-            "run by sley" + ", hints ignored" * name.endswith("Config")
-            if does == "RUN"
-            else "passed on" + ", handles" * ("Handle" in parameters),
-        )
-        for does, name, since, parameters in FUNCTION.findall(functions)
+        (code(f"nccl{name}"), since, RUNS[macro])
+        for macro, name, since in FUNCTION.findall(functions)
     ]
     fields = [
-        (code(name), code(kind), since, "passed on" + ", logged" * (name == "commName"))
+        (code(name), code(kind), since, FIELDS.get(name, "ignored"))
         for kind, name, since in FIELD.findall((folder / "config.def").read_text("utf-8"))
     ]
-    lines = [NCCL_HEAD, *table(("function", "NCCL from", "what sley does"), rows)]
+    lines = [NCCL_HEAD, *table(("function", "NCCL from", "who runs it"), rows)]
     lines += ["", "## ncclConfig_t"]
     return finished([*lines, *table(("field", "type", "NCCL from", "what sley does"), fields)])
 

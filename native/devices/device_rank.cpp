@@ -84,12 +84,9 @@ std::shared_ptr<const LinkTables> read_tables(const RankSettings& settings, cons
     const auto path = settings.tables + "/" + key.file_name();
     struct stat file {};
     stat(path.c_str(), &file);
-    auto which = path;  // and which of the files that were there
-    for (const auto number : {static_cast<long long>(file.st_ino), static_cast<long long>(file.st_size),
-                              static_cast<long long>(file.st_mtim.tv_sec),
-                              static_cast<long long>(file.st_mtim.tv_nsec)}) {
-        which += " " + std::to_string(number);
-    }
+    // Which of the files that were there: they aren't changed, but replaced.
+    const auto which = path + " " + std::to_string(file.st_ino) + " " + std::to_string(file.st_size) +
+                       " " + std::to_string(file.st_mtime);
     const std::lock_guard<std::mutex> held(lock);
     auto tables = every[which].lock();
     if (tables == nullptr) {

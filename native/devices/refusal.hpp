@@ -14,8 +14,9 @@ struct Interrupted {};
 struct Refusal : std::runtime_error {
     Refusal(std::string rule, std::string expected, std::string found, std::string place = {},
             std::string remedy = {})
-        : std::runtime_error(expected), rule(std::move(rule)), expected(std::move(expected)),
-          found(std::move(found)), place(std::move(place)), remedy(std::move(remedy)) {}
+        : std::runtime_error(rule + ": expected " + expected + ", found " + found),
+          rule(std::move(rule)), expected(std::move(expected)), found(std::move(found)),
+          place(std::move(place)), remedy(std::move(remedy)) {}
 
     std::string rule;
     std::string expected, found, place, remedy;

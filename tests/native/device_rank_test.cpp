@@ -4,7 +4,6 @@
 // Arguments: a scenario, the folder of tables and kernels, the version of the tables, and what the
 // scenario says.
 #include <dlfcn.h>
-#include <malloc.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,22 +40,26 @@ void expect(bool holds, const std::string& what) {
     std::_Exit(1);
 }
 
-long long set(const char* name, long long value) {
+// A function by which tests steer the stand-in.
+template <class Function>
+Function* fake(const char* name) {
     static void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
-    using Set = long long (*)(const char*, long long);
-    return reinterpret_cast<Set>(dlsym(driver, "fake_set"))(name, value);
+    return reinterpret_cast<Function*>(dlsym(driver, name));
 }
 
-std::string text_of(const Refusal& refusal) {
-    return refusal.rule + ": expected " + refusal.expected + ", found " + refusal.found;
+long long set(const char* name, long long value) {
+    return fake<long long(const char*, long long)>("fake_set")(name, value);
 }
+
+// The bytes that a device has given away; -1 is the host.
+long long used(int device) { return fake<long long(int)>("fake_used")(device); }
 
 // "K506: expected ..., found ...", or "" if nothing is refused.
 std::string refused(const std::function<void()>& what) {
     try {
         what();
     } catch (const Refusal& refusal) {
-        return text_of(refusal);
+        return refusal.what();
     }
     return "";
 }
@@ -199,6 +202,9 @@ void check_calls() {
             member.opened->close(true);
             member.opened->close(true);
         });
+        for (int device = -1; device < devices; ++device) {
+            expect(used(device) == 0, "closed ranks keep memory");
+        }
     }
 }
 
@@ -245,6 +251,7 @@ void check_failed_calls() {
     for (const bool in_time : {true, false}) {
         const auto id = new_id();
         std::atomic<bool> is_started{false};
+        std::atomic<int> told{0};
         in_ranks(2, [&](int rank) {
             auto settings = g_settings;
             if (!in_time) settings.timeout_s = 0.05;
@@ -260,7 +267,9 @@ void check_failed_calls() {
                 opened.give_up(Refusal("N620", "a later reason", ""));
             }
             soon("an error", [&] { return opened.error().has_value(); });
-            const auto found = text_of(*opened.error());
+            const std::string found = opened.error()->what();
+            ++told;
+            soon("the others' errors", [&] { return told == 2; });  // before one leaves
             if (in_time) {
                 expect_in(rank == 1 ? "found it was aborted" : "N608: expected calls that all ranks "
                                                                "make, found rank 1 gave up",
@@ -276,7 +285,7 @@ void check_failed_calls() {
             }
             expect(member.start("all_reduce", 0, 100) == StartOutcome::kGivenUp, "a later call");
             opened.close(true);
-            expect(text_of(*opened.error()) == found, "the failure changes");
+            expect(opened.error()->what() == found, "the failure changes");
         });
     }
 }
@@ -407,7 +416,7 @@ void check_deaths() {
             if (scenario[0] == 'd') member.start("all_reduce", 0, 100);
             const auto found = refused([&] { member.opened->close(true); });
             const auto error = member.opened->error();
-            expect_in("N620: ", error ? text_of(*error) : found);
+            expect_in("N620: ", error ? error->what() : found);
         });
         child.end();
     }
@@ -449,10 +458,6 @@ void check_many() {
         });
         for (std::size_t r = 0; r < 2; ++r) every[r].push_back(std::move(made[r]));
     };
-    const auto kilobytes = [] {
-        const auto heap = mallinfo2();
-        return static_cast<double>(heap.uordblks + heap.hblkhd) / 1024;
-    };
     const auto milliseconds = [](Clock::time_point since) {
         return std::chrono::duration<double, std::milli>(Clock::now() - since).count();
     };
@@ -460,12 +465,9 @@ void check_many() {
     open();
     std::printf("the first: %.1f ms\n", milliseconds(begin));
     open();
-    const auto before = kilobytes();
     begin = Clock::now();
     for (int k = 0; k < many; ++k) open();
-    std::printf("each further one: %.2f ms, and %.0f KB of the process's heap a rank\n",
-                milliseconds(begin) / many, (kilobytes() - before) / (2 * many));
-    std::fflush(stdout);
+    std::printf("each further one: %.2f ms\n", milliseconds(begin) / many);
     in_ranks(2, [&](int rank) {
         for (auto& member : every[static_cast<std::size_t>(rank)]) {
             if (member->start("all_reduce", 0, 10) != StartOutcome::kStarted) expect(false, "a call");

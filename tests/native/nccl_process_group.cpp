@@ -234,6 +234,7 @@ private:
                 CHECK(ncclCommGetAsyncError(comm, &state) == Result::kSuccess && !is_error(state));
             }
             if (to_abort_ == nullptr) continue;
+            CHECK(ncclCommDeregister(to_abort_, segment_) == Result::kSuccess);
             CHECK(ncclGroupStart() == Result::kSuccess);
             const auto result = ncclCommAbort(to_abort_);
             CHECK(!is_error(result));
@@ -400,6 +401,7 @@ private:
         float* a = buffer(0);
         ready(ncclAllReduce(a, a, kCount, kFloat, RedOp{kSum}, comm, stream_), comm);
         device_.wait(stream_);
+        CHECK(ncclCommRegister(comm, a, 64, &segment_) == Result::kSuccess);
         if (rank_ != 0) {
             CHECK(!is_error(ncclAllReduce(a, a, kCount, kFloat, RedOp{kSum}, comm, stream_)));
         }
@@ -437,7 +439,7 @@ private:
     std::vector<float> values_;
     std::array<float*, 4> buffers_{};
     std::vector<void*> segments_;
-    void *pool_ = nullptr, *window_ = nullptr;
+    void *pool_ = nullptr, *window_ = nullptr, *segment_ = nullptr;
     std::mutex mutex_;
     std::vector<Handle*> comms_, ended_;
     std::atomic<Handle*> to_abort_{nullptr};

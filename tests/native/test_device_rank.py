@@ -73,10 +73,13 @@ def test_ranks_without_python(sanitizers: str, scenario: str, argument: str, sma
     check(sanitizers, small, scenario, argument)
 
 
+@pytest.mark.parametrize("scenario", ["calls", "processes"])
 @pytest.mark.parametrize(("ranks", "devices"), [(3, 1), (8, 8), (8, 1)])
-def test_ranks_on_their_own_devices_or_on_one(ranks: int, devices: int, small: Path) -> None:
+def test_ranks_on_their_own_devices_or_on_one(
+    scenario: str, ranks: int, devices: int, small: Path
+) -> None:
     settings = DEVICES.format(devices, BLOCKS * ranks // devices)
-    check("address", small, "calls", str(ranks), SLEY_FAKE=settings)
+    check("address", small, scenario, str(ranks), SLEY_FAKE=settings)
 
 
 @pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)

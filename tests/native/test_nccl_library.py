@@ -25,6 +25,7 @@ from sley.compiler.deployment import nccl_programs
 from support.devices.native_programs import (
     EVERY_SANITIZER,
     NATIVE,
+    ROOT,
     SOURCES,
     TESTS,
     compiler,
@@ -266,6 +267,16 @@ def test_the_table_has_the_functions_of_nvidias_library() -> None:
     names = {*exported(real)} - {"ncclResetDebugInitInternal"}  # for NCCL itself
     if version < (2, 33):
         assert names == pairs
+
+
+def test_each_function_that_sley_runs_is_called_by_the_client_that_the_table_names() -> None:
+    needs_nm()
+    text = (NATIVE / "nccl" / "functions.def").read_text()
+    client = ROOT / re.findall(r"(tests/[\w/]+\.c) calls each", text)[0]
+    told = output(["nm", "-u", compiled(client, ".o", "-c")], dict(os.environ))[0].split()
+    run_by_sley = {f"nccl{name}" for name in re.findall(r"^RUN\(\w+, (\w+)", text, re.M)}
+    assert run_by_sley
+    assert run_by_sley - {*told} == set()
 
 
 def test_nvidias_library_without_a_gpu_and_with_an_allocator_that_is_preloaded() -> None:

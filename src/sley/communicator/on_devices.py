@@ -87,10 +87,10 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
     or the CUDA array interface, and NumPy's on threads. Their types are `sley.engine.DATA_TYPES`,
     with dtype="bfloat16" for uint16 arrays of its bits, and so for the 8-bit ones. All ranks give
     arrays of the same sizes and type. Output and input may be the same memory where the collective
-    allows it. With the caller's `stream` a call returns when it is started; its error comes from
-    `error`, `check`, `synchronize` or a later call. Otherwise it follows the device's default
-    stream, and has ended on return. Threads may share a communicator. Errors: N60x, N62x, K5xx,
-    R5xx.
+    allows it, on any of the ranks, of an all_to_all on all. With the caller's `stream` a call
+    returns when it is started; its error comes from `error`, `check`, `synchronize` or a later
+    call. Otherwise it follows the device's default stream, and has ended on return. Threads may
+    share a communicator. Errors: N60x, N62x, K5xx, R5xx.
 
     rank, ranks, name, device, settings, kernels: as given. hosts: one. plans: chose the plans;
     `register` is refused there.

@@ -17,13 +17,11 @@ from sley.verification.hangs import run_of
 from sley.verification.verifier import messages_of
 
 
-def needed_waits(plan: Plan, level: IntArray | None = None) -> Edges:
+def needed_waits(plan: Plan) -> Edges:
     """The waits of a verified plan, and additional ones between conflicting instructions that
-    neither their blocks nor waits order: CSR, instruction -> instructions of the same rank. level:
-    a linear extension of the order that they shall have; by default of an abstract run. SleyError
-    (V202, V203) for an incorrect plan."""
-    if level is None:
-        level = run_of(plan, messages_of(plan)).level
+    neither their blocks nor waits order: CSR, instruction -> instructions of the same rank.
+    SleyError (V202, V203) for an incorrect plan."""
+    level = run_of(plan, messages_of(plan)).level
     first, second, *_ = hazards(plan, level, unordered=True)
     conflicts = Edges.from_pairs(len(plan.instructions), second, first)
     missing = _unordered(plan, level, conflicts)

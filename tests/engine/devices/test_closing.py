@@ -29,7 +29,7 @@ def interpreted() -> Executor:
 
 def in_files() -> Executor:
     """With an exchange: what ranks share is in files."""
-    plan = sley.compile(build("ring-reducescatter", ranks=RANKS, in_place=False))
+    plan = sley.compile(build("ring-reducescatter", ranks=RANKS, in_place=False), fusion=False)
     places = dict.fromkeys(range(RANKS), threads())
     settings = Settings(Engine.INTERPRETED, timeout_s=TIMEOUT_S)
     return Executor(plan, places, settings, exchange=lambda said: [said])

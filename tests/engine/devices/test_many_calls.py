@@ -39,7 +39,7 @@ def ring(protocol: sley.Protocol = sley.Protocol.SIMPLE, **options: Any) -> sley
 
 def scattered() -> sley.Plan:
     """A plan that needs scratch."""
-    plan = sley.compile(build("ring-reducescatter", ranks=RANKS, in_place=False))
+    plan = sley.compile(build("ring-reducescatter", ranks=RANKS, in_place=False), fusion=False)
     assert plan.scratch_chunks.all()
     return plan
 

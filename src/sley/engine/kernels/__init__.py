@@ -2,7 +2,7 @@
 primitives (ResCCL 4.5, MSCCLang 6).
 
 `source` makes the whole text of a plan's kernels, from `operands`, a plan's instructions as
-arguments of the primitives (with the additional waits of `flagged`); `switches` finds the groups
+arguments of the primitives (with the waits of `verification.flagged`); `switches` finds the groups
 whose messages a switch can move, `averages` where AVG divides. `kinds` groups blocks that run
 the same code, `text` writes that code, and `formulas` the numbers in it. `prebuilt` finds machine
 code that was compiled ahead.

@@ -30,7 +30,7 @@ LATE_S = 0.3
 
 def scattering() -> sley.Plan:
     """A plan with scratch."""
-    return sley.compile(build("ring-reducescatter", ranks=len(APART), in_place=False))
+    return sley.compile(build("ring-reducescatter", ranks=len(APART), in_place=False), fusion=False)
 
 
 def apart(fake: FakeDriver, device: CudaDevice, plan: sley.Plan) -> list[Executor]:
