@@ -142,7 +142,7 @@ void Part::close(bool meets) {
         siblings->count(siblings->waited);
         tries([&] { part->engine_->close(meets && part->failure_ == Result::kSuccess); });
         part->is_closed_ = true;
-        part->participant_->abort();  // it leaves
+        part->participant_->leave();
         {
             auto& watching = *watch();
             const std::lock_guard held(watching.mutex);

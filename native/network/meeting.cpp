@@ -86,6 +86,7 @@ struct Participant::State {
     MeetingThread* thread = nullptr;  // of the process that has met
     std::shared_ptr<MeetingLine> line;
     std::uint64_t communicator = 0;                   // its number at the root
+    std::vector<int> members;                         // their ranks in the id's; none for all
     std::map<std::vector<int>, std::uint64_t> turns;  // how often which members have met
     MeetingInbox inbox;
 };
@@ -338,7 +339,7 @@ void Participant::set_patience(Milliseconds patience) {
 
 int Participant::rank() const { return state_->rank; }
 
-Participant::~Participant() { abort(); }
+Participant::~Participant() { leave(); }
 
 std::vector<RankDescription> Participant::meet(const std::vector<UniqueId>& ids, int rank,
                                                int ranks, RankDescription own) {
@@ -368,7 +369,7 @@ std::vector<RankDescription> Participant::meet(const std::vector<UniqueId>& ids,
     } catch (const std::system_error& error) {
         throw no_root(error.what() + std::string(" at ") + address);
     }
-    return join(ranks, own);
+    return join(ranks, own, {});
 }
 
 std::vector<RankDescription> Participant::meet(Participant& parent,
@@ -380,8 +381,15 @@ std::vector<RankDescription> Participant::meet(Participant& parent,
         throw Refusal("N603", "rank " + std::to_string(its.rank) + " among the members",
                       name_ranks(members));
     }
+    Texts origin;
     {
         const std::lock_guard<std::mutex> held(g_meeting_lock);
+        origin.push_back(std::to_string(its.communicator));
+        for (const int member : members) {
+            const bool is_first = its.members.empty();
+            state_->members.push_back(is_first ? member : its.members.at(std::size_t(member)));
+            origin.push_back(std::to_string(state_->members.back()));
+        }
         const auto turn = its.turns[members]++;
         const std::string_view ranks(reinterpret_cast<const char*>(members.data()),
                                      members.size() * sizeof members[0]);
@@ -389,15 +397,16 @@ std::vector<RankDescription> Participant::meet(Participant& parent,
         const auto number = number_of({bytes_of(its.communicator), bytes_of(turn), ranks});
         use(*state_, its.thread, its.line, number, static_cast<int>(place - members.begin()));
     }
-    return join(static_cast<int>(members.size()), own);
+    return join(static_cast<int>(members.size()), own, origin);
 }
 
-std::vector<RankDescription> Participant::join(int ranks, const RankDescription& own) {
+std::vector<RankDescription> Participant::join(int ranks, const RankDescription& own,
+                                               const std::vector<std::string>& origin) {
+    Texts texts{std::to_string(state_->rank), std::to_string(ranks),
+                std::to_string(state_->patience.count()), own.process.name(), description(own)};
+    texts.insert(texts.end(), origin.begin(), origin.end());
     std::vector<RankDescription> found;
-    for (const auto& each : ask(*state_, Said::kJoin,
-                                {std::to_string(state_->rank), std::to_string(ranks),
-                                 std::to_string(state_->patience.count()), own.process.name(),
-                                 description(own)})) {
+    for (const auto& each : ask(*state_, Said::kJoin, texts)) {
         found.push_back(description_of(each));
     }
     check_agreement(found);
@@ -437,12 +446,16 @@ std::string Participant::refusal(const std::exception_ptr& problem) {
     }
 }
 
-void Participant::abort() {
+void Participant::leave() { end(false); }
+
+void Participant::abort() { end(true); }
+
+void Participant::end(bool aborts) {
     const std::lock_guard<std::mutex> held(g_meeting_lock);
     auto& end = state_->inbox.end;
     if (!end) end = Refusal("N608", "a communicator in use", "it was aborted or closed");
     if (state_->thread == nullptr || state_->thread != g_meeting_thread) return;
-    if (state_->line) state_->line->leave(state_->communicator);
+    if (state_->line) state_->line->leave(state_->communicator, aborts);
     state_->thread->wake();  // which wakes those that wait, too
 }
 

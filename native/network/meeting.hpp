@@ -67,6 +67,8 @@ public:
     std::string refusal(const std::exception_ptr& problem) override;
 
     // Ends this rank's part: what waits throws N608. Any thread may call it at any time.
+    void leave();
+    // The same before communicators that are being made of this one: their ranks don't wait for it.
     void abort();
     // Why no rank can gather any more; none while they can. Never waits; for any thread.
     std::optional<Refusal> end() const;
@@ -74,7 +76,9 @@ public:
     struct State;
 
 private:
-    std::vector<RankDescription> join(int ranks, const RankDescription& own);
+    std::vector<RankDescription> join(int ranks, const RankDescription& own,
+                                      const std::vector<std::string>& origin);
+    void end(bool aborts);
 
     const std::unique_ptr<State> state_;
 };

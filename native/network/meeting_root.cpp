@@ -138,8 +138,9 @@ void MeetingLine::lose(const std::string& found) {
     introduction.take_socket();
 }
 
-void MeetingLine::leave(std::uint64_t communicator) {
-    if (inboxes.erase(communicator) > 0) post(Said::kLeave, communicator, "");
+void MeetingLine::leave(std::uint64_t communicator, bool aborts) {
+    const auto why = aborts ? pack(Texts{"it was aborted"}) : "";
+    if (inboxes.erase(communicator) > 0) post(Said::kLeave, communicator, why);
     is_left = inboxes.empty();
 }
 
@@ -158,6 +159,14 @@ void MeetingRoot::take(MeetingLine& line, Said said, std::uint64_t communicator,
                        const Texts& texts) {
     if (said == Said::kJoin) return join(line, communicator, texts);
     auto& table = tables[communicator];
+    const auto rank = ranks.find(&line);
+    if (said == Said::kLeave && !texts.empty() && rank != ranks.end()) {
+        const Reason why{"N623", "it has aborted what that is made of"};
+        table.gone.emplace(rank->second, why);
+        for (const auto& [number, each] : tables) {
+            if (each.parent == communicator) check(number);
+        }
+    }
     const auto seat = std::find_if(table.seats.begin(), table.seats.end(),
                                    [&](const auto& each) { return each.second.line == &line; });
     if (seat == table.seats.end()) return;  // it has been told the end
@@ -171,6 +180,11 @@ void MeetingRoot::join(MeetingLine& line, std::uint64_t communicator, const Text
     const auto& who = texts.at(3);
     auto& table = tables[communicator];
     if (table.ranks == 0) table.ranks = ranks;
+    if (communicator == 0) this->ranks[&line] = rank;
+    if (table.members.empty() && texts.size() > 5) {
+        table.parent = std::stoull(texts[5]);
+        for (std::size_t i = 6; i < texts.size(); ++i) table.members.push_back(std::stoi(texts[i]));
+    }
     const auto taken = table.seats.find(rank);
     if (!table.end && table.ranks != ranks) {
         const auto first = table.seats.begin()->first;
@@ -185,6 +199,20 @@ void MeetingRoot::join(MeetingLine& line, std::uint64_t communicator, const Text
     if (table.end) return line.post(Said::kRefuse, communicator, pack(*table.end));
     auto& seat = table.seats[rank] = {&line, who, {}};
     say(communicator, seat, texts.at(2), texts.at(4));
+    check(communicator);
+}
+
+void MeetingRoot::check(std::uint64_t communicator) {
+    auto& table = tables[communicator];
+    const auto& gone = tables[table.parent].gone;
+    for (std::size_t i = 0; i < table.members.size() && !table.end; ++i) {
+        const auto why = gone.find(table.members[i]);
+        const int rank = static_cast<int>(i);
+        if (why == gone.end() || table.seats.count(rank) > 0) continue;
+        table.finish(communicator, {why->second.rule,
+                                    "rank " + std::to_string(rank) + " to come to the communicator",
+                                    why->second.found});
+    }
 }
 
 void MeetingRoot::say(std::uint64_t communicator, Seat& seat, const std::string& patience,
@@ -217,6 +245,13 @@ void MeetingRoot::lose(const MeetingLine& line) {
             break;  // a connection has one seat, and all seats are gone
         }
     }
+    const auto rank = ranks.find(&line);
+    if (rank == ranks.end()) return;
+    for (auto& [_, table] : tables) {  // a reason before is kept
+        table.gone.emplace(rank->second, Reason{"N620", "its connection has ended"});
+    }
+    for (const auto& [communicator, _] : tables) check(communicator);
+    ranks.erase(rank);
 }
 
 MeetingRoot::Clock::time_point MeetingRoot::look(Clock::time_point now) {

@@ -32,8 +32,9 @@ std::string name_ranks(const std::vector<int>& ranks);
 // The refusal of ranks that get no answer of a root.
 Refusal no_root(std::string found);
 
-// kJoin: rank, ranks, patience in ms, its process for messages, a description. kSay: patience, a
-// message. The root answers both with kAll, the words of all ranks; or with kRefuse, which it sends as
+// kJoin: rank, ranks, patience in ms, its process for messages, a description; and of a communicator that
+// is made of another one, the number of that, and the members' ranks in the id's. kSay: patience, a
+// message. kLeave: a word if the rank comes to no communicator any more that is made of this one. The root answers both with kAll, the words of all ranks; or with kRefuse, which it sends as
 // soon as it knows that a rank can't come any more.
 enum class Said : std::uint64_t { kJoin, kSay, kLeave, kAll, kRefuse };
 
@@ -60,7 +61,7 @@ struct MeetingLine {
     // Moves what can be moved without waiting.
     void serve();
     void lose(const std::string& found);
-    void leave(std::uint64_t communicator);
+    void leave(std::uint64_t communicator, bool aborts);
 
 private:
     void introduce();
@@ -78,6 +79,10 @@ struct MeetingRoot {
         std::optional<std::string> said;
     };
 
+    struct Reason {
+        const char *rule, *found;  // of a refusal
+    };
+
     // A communicator: what its ranks have said since the last answer.
     struct Table {
         int ranks = 0;
@@ -85,6 +90,10 @@ struct MeetingRoot {
         Clock::time_point deadline = Clock::time_point::max();  // for the others
         std::chrono::milliseconds longest{0};                   // of the ranks' patience
         std::optional<Refusal> end;
+        std::uint64_t parent = 0;
+        std::vector<int> members;  // as kJoin gives them
+        // Of the id's ranks, those that come to no communicator any more that is made of this one.
+        std::map<int, Reason> gone;
 
         std::string name(int rank) const;
         void finish(std::uint64_t communicator, Refusal why);
@@ -94,6 +103,7 @@ struct MeetingRoot {
     Socket listener;  // until the ranks of the id have met
     Clock::time_point closing = Clock::time_point::max();  // of the listener, if they don't
     std::map<std::uint64_t, Table> tables;                 // 0: the id's communicator
+    std::map<const MeetingLine*, int> ranks;               // the id's, by their connections
 
     void take(MeetingLine& line, Said said, std::uint64_t communicator, const Texts& texts);
     void lose(const MeetingLine& line);
@@ -102,6 +112,8 @@ struct MeetingRoot {
 
 private:
     void join(MeetingLine& line, std::uint64_t communicator, const Texts& texts);
+    // Ends the meeting of a communicator to which a member can't come any more.
+    void check(std::uint64_t communicator);
     void say(std::uint64_t communicator, Seat& seat, const std::string& patience,
              const std::string& message);
 };

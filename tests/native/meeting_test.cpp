@@ -268,6 +268,22 @@ void check_aborts() {
     });
 }
 
+// Ranks don't wait at meetings for a member that has aborted what they are made of.
+void check_members_that_abort() {
+    const auto id = new_id();
+    in_ranks(3, [&](int rank) {
+        Participant parent(kLong), child(kLong), again(kLong), others(kLong);
+        parent.meet({id}, rank, 3, own(rank));
+        const auto members = parent.members_of(0, rank);
+        if (rank == 0) return parent.abort();
+        for (auto* each : {&child, &again}) {
+            expect_refused("N623: it has aborted what that is made of", [&] { each->meet(parent, members, own(rank)); });
+        }
+        others.meet(parent, {1, 2}, own(rank));
+        exchange(others, rank - 1, 2);
+    });
+}
+
 void check_refusals_are_told() {
     const auto id = new_id();
     in_ranks(2, [&](int rank) {
@@ -336,6 +352,9 @@ void check_killed_process() {
         const auto said = self.gather("").at(2);
         if (rank == 0) child = std::stoi(said), identity = found.at(2).process;
         expect_refused("N620: its connection has ended", [&] { self.gather(""); });
+        expect_refused("N620: its connection has ended", [&] {
+            Participant(kLong).meet(self, {0, 1, 2}, own(rank));
+        });
         expect(self.end()->expected.find("rank 2 (process " + std::to_string(killed)) == 0, "who");
     });
     expect(WTERMSIG(status_of(killed)) == SIGKILL && identity.pid == killed, "the process");
@@ -432,6 +451,7 @@ int test(int count, char** arguments) {
     check_ranks_that_differ();
     check_splits();
     check_aborts();
+    check_members_that_abort();
     check_refusals_are_told();
     check_processes_meet();
     check_killed_process();
