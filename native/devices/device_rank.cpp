@@ -202,8 +202,7 @@ LinkKey DeviceRank::State::agree_on_key(const std::vector<RankDescription>& rank
     processes->telling([&] {
         const auto& here = ranks[static_cast<std::size_t>(rank)].process;
         const auto launches = std::count_if(mates.begin(), mates.end(), [&](int mate) {
-            const auto& its = ranks[static_cast<std::size_t>(mate)].process;
-            return its.pid == here.pid && its.pids == here.pids && its.machine == here.machine;
+            return ranks[static_cast<std::size_t>(mate)].process == here;
         });
         if (launches > CudaDevice::queues()) {
             throw Refusal("K506",

@@ -51,11 +51,6 @@ std::string obstacle(const std::vector<RankDescription>& ranks) {
     return "";
 }
 
-bool is_same(const ProcessIdentity& one, const ProcessIdentity& other) {
-    return one.host == other.host && one.pids == other.pids && one.pid == other.pid &&
-           one.started == other.started;
-}
-
 }  // namespace
 
 template <class Value>
@@ -213,11 +208,10 @@ Opening::Decision Opening::decide() {
         if (why.empty()) why = std::move(each);
     }
     if (!why.empty()) return {nullptr, std::move(why), has_real};
-    const auto local = std::count_if(all.begin(), all.end(), [&](const auto& one) {
-        return is_same(one.process, all[static_cast<std::size_t>(comm->rank)].process);
-    });
+    std::vector<ProcessIdentity> processes;
+    for (const auto& one : all) processes.push_back(one.process);
     return {Part::make(participant, std::move(engine), all[0].offered.at(kNumber),
-                       static_cast<int>(local)),
+                       std::move(processes)),
             "", has_real};
 }
 

@@ -82,8 +82,12 @@ Result result_of(const Refusal& refusal) {
 
 std::shared_ptr<Part> Part::make(std::shared_ptr<Participant> participant,
                                  std::unique_ptr<DeviceRank> engine,
-                                 const std::string& communicator, int local_ranks) {
+                                 const std::string& communicator,
+                                 std::vector<ProcessIdentity> processes) {
     const std::shared_ptr<Part> part(new Part);
+    const auto here = ProcessIdentity::here();
+    const auto local_ranks = std::count(processes.begin(), processes.end(), here);
+    part->processes_ = std::move(processes);
     part->communicator_ = communicator;
     part->participant_ = std::move(participant);
     part->engine_ = std::move(engine);
@@ -96,7 +100,7 @@ std::shared_ptr<Part> Part::make(std::shared_ptr<Participant> participant,
     part->siblings_ = std::static_pointer_cast<Siblings>(known.lock());
     if (part->siblings_ == nullptr) {
         known = part->siblings_ = std::make_shared<Siblings>();
-        part->siblings_->ranks = local_ranks;
+        part->siblings_->ranks = static_cast<int>(local_ranks);
     }
     watching.parts.push_back(part);
     if (!std::exchange(watching.runs, true)) std::thread([&watching] { watching.run(); }).detach();
@@ -107,6 +111,7 @@ void Part::look() {
     const std::lock_guard held(looking_);  // who sees the failure finds its line, too
     if (failure_ != Result::kSuccess || is_closed_) return;
     auto why = participant_->end();
+    if (why && why->rule == "N605") why = ended();
     // Ranks that are closed leave.
     if (why && closes_ && why->rule == "N623") return;
     const bool is_remote = why.has_value();
@@ -117,6 +122,16 @@ void Part::look() {
     if (!closes_) refuse(result, *why);
     auto none = Result::kSuccess;
     failure_.compare_exchange_strong(none, result);
+}
+
+// For when nobody tells any more: the root's process has ended, which need not be a rank's.
+std::optional<Refusal> Part::ended() const {
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+        const auto& process = processes_[rank];
+        if (!process.is_gone()) continue;
+        return Refusal("N620", "rank " + std::to_string(rank) + " to run", process.name() + " has ended");
+    }
+    return {};
 }
 
 void Part::give_up(const Refusal& why) {

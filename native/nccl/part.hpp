@@ -4,7 +4,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "devices/device_rank.hpp"
 #include "nccl/abi.hpp"
@@ -20,10 +22,11 @@ Result result_of(const Refusal& refusal);
 // another rank has ended, or left without closing, the calls under way are given up.
 class Part : public std::enable_shared_from_this<Part> {
 public:
-    // communicator: the same on all its ranks, and on no others. local_ranks: in this process.
+    // communicator: the same on all its ranks, and on no others. processes: of all ranks.
     static std::shared_ptr<Part> make(std::shared_ptr<Participant> participant,
                                       std::unique_ptr<DeviceRank> engine,
-                                      const std::string& communicator, int local_ranks);
+                                      const std::string& communicator,
+                                      std::vector<ProcessIdentity> processes);
 
     Participant& participant() { return *participant_; }
     const std::string& communicator() const { return communicator_; }
@@ -46,8 +49,10 @@ private:
     struct Siblings;  // the ranks of one communicator in this process
 
     Part() = default;
+    std::optional<Refusal> ended() const;
 
     std::string communicator_;
+    std::vector<ProcessIdentity> processes_;
     std::shared_ptr<Participant> participant_;
     std::unique_ptr<DeviceRank> engine_;
     std::shared_ptr<Siblings> siblings_;

@@ -15,6 +15,10 @@ struct ProcessIdentity {
     long long started = 0;  // in the kernel's ticks since boot; 0: unknown
 
     static ProcessIdentity here();
+    bool operator==(const ProcessIdentity& other) const {
+        return machine == other.machine && pids == other.pids && pid == other.pid &&
+               started == other.started;
+    }
     // Whether it has ended. False for one on another machine or in another namespace of process ids,
     // where this process can't tell.
     bool is_gone() const;

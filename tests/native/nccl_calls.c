@@ -85,6 +85,7 @@ struct rank {
 
 static struct call *calls;
 static int number_of_calls, ranks;
+static int opened_ends[2]; /* of a pipe: a byte of each rank that has opened */
 static unsigned char values[4][TYPES][16][8];
 static size_t room = 4096;
 static const char *folder;
@@ -353,6 +354,7 @@ static void *run_rank(void *given) {
   r[0].out = r[1].out = output_of(own->number);
   CHECK(ncclCommInitRank(&r[0].comm, ranks, own->id, own->number));
   r[1].comm = r[0].comm;
+  if (opened_ends[1] != 0) check(write(opened_ends[1], "", 1) == 1, "write", 0);
   for (i = 0; i < number_of_calls; i += 2) {
     const int calls_now = i + 1 < number_of_calls ? 2 : 1;
     for (k = 0; k < calls_now; ++k) stage(&r[k], i + k);
@@ -421,24 +423,33 @@ static void run_threads(const ncclUniqueId *id) {
   for (k = 0; k < ranks; ++k) CHECK(pthread_join(own[k].thread, NULL));
 }
 
+/* Makes the ranks' id, and ends when all have opened: they do without this process. */
+static void make_id(int to) {
+  ncclUniqueId id;
+  char any;
+  int k;
+  CHECK(ncclGetUniqueId(&id));
+  for (k = 0; k < ranks; ++k) check(write(to, &id, sizeof id) == sizeof id, "write", k);
+  for (k = 0; k < ranks; ++k) check(read(opened_ends[0], &any, 1) == 1, "read", k);
+  exit(0);
+}
+
 /* The processes fork before they use the driver. */
 static int run_processes(void) {
   int ends[2], k, status, failed = 0;
   CHECK(pipe(ends));
+  CHECK(pipe(opened_ends));
+  if (fork() == 0) make_id(ends[1]);
   for (k = 0; k < ranks; ++k) {
     struct own own;
     if (fork() != 0) continue;
     start_driver();
     own.number = k;
-    if (k == 0) CHECK(ncclGetUniqueId(&own.id));
-    for (status = 0; k == 0 && status < ranks - 1; ++status) {
-      check(write(ends[1], &own.id, sizeof own.id) == sizeof own.id, "write", k);
-    }
-    if (k > 0) check(read(ends[0], &own.id, sizeof own.id) == sizeof own.id, "read", k);
+    check(read(ends[0], &own.id, sizeof own.id) == sizeof own.id, "read", k);
     run_rank(&own);
     exit(0);
   }
-  for (k = 0; k < ranks; ++k) {
+  for (k = 0; k <= ranks; ++k) {
     wait(&status);
     failed |= status;
   }
