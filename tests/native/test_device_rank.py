@@ -3,6 +3,10 @@ sanitizers."""
 
 from __future__ import annotations
 
+import errno
+import shutil
+import socket
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from sley.ir.words import ReduceOp
 from support.devices.made_ahead import stand_in, write_tables
 from support.devices.native_programs import EVERY_SANITIZER, SOURCES, run, sanitized
 
-PARTS = ("FABRIC", "DEVICES", "ENGINE", "NETWORK", "CUDA")
+PARTS = ("FABRIC", "DEVICES", "ENGINE", "MEETING", "CUDA")
 BLOCKS = 4
 """Of a rank, at most."""
 
@@ -54,6 +58,17 @@ def check(sanitizers: str, small: Path, scenario: str, *arguments: str, **enviro
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+@pytest.fixture
+def _no_litter() -> Iterator[None]:
+    """Removes the sockets of processes that were killed."""
+    yield
+    for box in Path("/dev/shm").glob("sley-*/box"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            if end.connect_ex(str(box)) == errno.ECONNREFUSED:
+                shutil.rmtree(box.parent)
+
+
+@pytest.mark.usefixtures("_no_litter")
 @pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
 @pytest.mark.parametrize(
     ("scenario", "argument"),
