@@ -38,6 +38,9 @@ CASES = TESTS / "nccl_cases.py"
 DOUBLES = {"device_rank.cpp", "gpu.cpp"}
 """Sources for which nccl_rank.hpp has stand-ins."""
 
+OF_FORKS = {"ASAN_OPTIONS": "detect_leaks=0"}
+"""Who is forked has what other threads of its parent had."""
+
 NOT_EXPORTED = {"CftBarrierCreateRequirement"}
 """Declared by NCCL 2.31, but not among its library's exports."""
 
@@ -124,9 +127,7 @@ def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
     # The sources for CUDA come last: their names would hide others.
     own = (*sources("NCCL", "MEETING", "FABRIC", "ENGINE", "DEVICES"), TESTS / "nccl_threads.cpp")
     program = sanitized(sanitizers, *own, *sources("CUDA"))
-    # Who is forked has what other threads of its parent had.
-    given = {"SLEY_NCCL_LIBRARY": str(stand_in()), "ASAN_OPTIONS": "detect_leaks=0", **more}
-    done = run(program, *arguments, **given)
+    done = run(program, *arguments, SLEY_NCCL_LIBRARY=str(stand_in()), **more)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr
 
@@ -154,12 +155,12 @@ def test_the_log_says_why_a_rank_has_nccl_alone() -> None:
 
 
 def test_communicators_after_a_fork_and_an_exit() -> None:
-    check_ranks("address", "processes")
+    check_ranks("address", "processes", **OF_FORKS)
 
 
 @pytest.mark.parametrize("mixes", [100, pytest.param(5000, marks=pytest.mark.slow)])
 def test_ranks_never_disagree_whatever_each_of_them_can_and_does(mixes: int) -> None:
-    check_ranks("address", "mixes", "0", str(mixes))
+    check_ranks("address", "mixes", "0", str(mixes), **OF_FORKS)
 
 
 def test_a_function_that_the_real_library_lacks_is_refused(tmp_path: Path) -> None:
