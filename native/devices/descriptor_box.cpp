@@ -139,7 +139,11 @@ std::pair<int, Descriptor> DescriptorBox::take() const {
         throw Refusal("K514", "file descriptors of other processes", std::strerror(errno));
     }
     const auto* rights = CMSG_FIRSTHDR(&letter.header);
-    if (rights == nullptr) return {-1, Descriptor()};  // this process has too many descriptors
+    if (rights == nullptr) {  // it doesn't come again
+        throw Refusal("K514", "a file descriptor of another process",
+                      "no number that is free for it in this process", {},
+                      "Let the process have more open files (ulimit -n).");
+    }
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
     fcntl(fd, F_SETFD, FD_CLOEXEC);

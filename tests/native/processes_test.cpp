@@ -1,6 +1,8 @@
 // Processes of a communicator, which are threads here: their meetings, what they say, the descriptors
 // that they pass, and memory of all. Exits with 1 at the first difference.
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -235,6 +237,20 @@ void check_descriptors_reach_all() {
     };
     expect(pass({}, {}) == "K514", "a descriptor that nobody sends");
     expect(pass({{0, file.fd()}}, {"/nowhere/box"}) == "K514", "as between containers");
+    // A process that has no number free for a descriptor is told at once.
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    const int next = dup(file.fd());
+    close(next);
+    const rlimit few{static_cast<rlim_t>(next), files.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    try {
+        box.pass({{1, file.fd()}}, {box.path()}, {1});
+        expect(false, "a descriptor without a number");
+    } catch (const Refusal& refusal) {
+        expect(refusal.found.rfind("no number", 0) == 0, "another refusal");
+    }
+    setrlimit(RLIMIT_NOFILE, &files);
 }
 
 // A device whose memory others must map, and may be unable to.

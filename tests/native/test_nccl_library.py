@@ -261,6 +261,7 @@ def test_the_library_exports_nothing_but_nccls_pairs() -> None:
     }
     assert "SONAME" in told
     assert "Version definition" not in told
+    assert "NODELETE" in told, "its threads run until the process ends"
 
 
 def test_the_table_has_the_functions_of_nvidias_library() -> None:
