@@ -9,10 +9,11 @@ next begins, with a line before it that names it: so the file says how far a run
 hung. DIR, by default benchmarks/results, also gets a log of each step. A step that fails doesn't
 stop the later ones, unless the device no longer answers.
 
-Four further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
+Five further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
 or a network (it needs scikit-build-core, nanobind, CMake, Ninja and a C++17 compiler); `measure`
-runs all of kernels.py; `slots` compares numbers and sizes of slots, in seconds; `programs` trains
-with PyTorch over sley in NCCL's place. The script needs
+runs all of kernels.py; `slots` compares numbers and sizes of slots, in seconds; `client`
+makes all calls of NCCL's collectives in C, and `programs` trains with PyTorch, over sley in NCCL's
+place. The script needs
 sley's requirements (numpy, click, rich), cuda-bindings and NVRTC, pytest and hypothesis. It uses
 PyTorch, CuPy, pytest-xdist, compute-sanitizer and NCCL if they are there.
 """
@@ -182,6 +183,7 @@ FURTHER = (
     Step("build", 600, lambda _: [*_INSTALL, "--target", str(BUILT), "."]),
     Step("measure", 600, _all_kernels),
     Step("slots", 30, _bounded("slots")),
+    _tests("client", "tests/gpu/test_gpu_nccl.py", deadline_s=90),
     Step("programs", 120, _module("programs")),
 )
 

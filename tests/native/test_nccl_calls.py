@@ -5,162 +5,18 @@ against NumPy."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
 from functools import cache
-from itertools import cycle, islice, product
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from test_nccl_library import compiled, cuda_headers, headers, output, stand_in, variables
+from test_nccl_library import cuda_headers, headers, stand_in
 
-from sley.compiler.deployment import nccl_programs
 from sley.engine import native
-from sley.engine.types import DATA_TYPES
 from sley.ir.words import ReduceOp
 from support.devices import made_ahead
-from support.devices.native_programs import TESTS
+from support.devices.nccl_calls import FEW, SIZES, TYPES, calls, client, run
 
 __all__ = ["cuda_headers"]
-
-KINDS = (
-    *("all_reduce", "broadcast", "bcast", "reduce", "all_gather", "reduce_scatter"),
-    *("all_to_all", "gather", "scatter"),
-)
-REDUCING = {"all_reduce", "reduce", "reduce_scatter"}
-ROOTED = {"broadcast", "bcast", "reduce", "gather", "scatter"}
-TYPES = (
-    *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"),
-    *("bfloat16", "float8_e4m3fn", "float8_e5m2"),
-)
-"""By NCCL's numbers."""
-
-SUM, PRODUCT, MAX, MIN, AVG, SCALED_BY_HOST, SCALED_BY_DEVICE = range(7)
-SIZES = (
-    *(0, 1, 2, 3, 7, 8, 15, 16, 17, 64, 100, 255, 256, 1000, 1024, 4097, 10000, 16384, 40001),
-    65536,
-)
-FEW = ("float16", "int32", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Call:
-    """A line of the client's CALLS; see nccl_calls.c."""
-
-    kind: int
-    type: int
-    op: int
-    count: int
-    root: int
-    stream: int
-    config: int
-
-
-@cache
-def values() -> Any:
-    """The client's VALUES. All sums, products and averages of 4 ranks are exact in their types, but
-    for averages over 3. Sums before the division would be too large for float16."""
-    tables = np.zeros((4, len(TYPES), 16, 8), np.uint8)
-    for at, name in enumerate(TYPES):
-        kind = DATA_TYPES[name]
-        is_signed = not name.startswith("u")
-        summed = [0, 1, -1] if name == "float8_e5m2" else [0, 1, -1, 2, -2]
-        multiplied = [1, 2, -1, 0.5] if kind.is_float else [1, 2, -1, 3]
-        is_wide = kind.is_float and not name.startswith("float8")
-        averaged = [0, 61440, -61440, 61440] if is_wide else summed
-        for table, of in enumerate((summed, multiplied, [2, 1], averaged)):
-            own = [one if is_signed else abs(one) for one in islice(cycle(of), 16)]
-            bits = kind.bits(np.array(own, np.float32 if kind.is_bits else kind.array))
-            tables[table, at, :, : kind.size_bytes] = bits.view(np.uint8).reshape(16, -1)
-    return tables
-
-
-def mixed(call: int, rank: int) -> int:
-    """As the client's."""
-    x = (call * 2654435761 + rank * 40503 + 1) % 2**32
-    x = (x ^ x >> 15) * 2246822519 % 2**32
-    return x ^ x >> 13
-
-
-@cache
-def decoded(table: int, at: int) -> Any:
-    """The 16 values of a type in float64, which has them all exactly."""
-    kind = DATA_TYPES[TYPES[at]]
-    bits = np.ascontiguousarray(values()[table, at, :, : kind.size_bytes]).view(kind.array)
-    return kind.values(bits.ravel()).astype(np.float64)
-
-
-def inputs(number: int, call: Call, ranks: int, elements: int) -> list[Any]:
-    own = decoded({PRODUCT: 1, AVG: 3}.get(call.op, 0), call.type)
-    places = np.arange(elements, dtype=np.uint32) * np.uint32(2654435761)
-    return [
-        own[(places + np.uint32(mixed(number, rank))) >> np.uint32(28)] for rank in range(ranks)
-    ]
-
-
-def reduced(data: Sequence[Any], call: Call) -> Any:
-    if call.op >= SCALED_BY_HOST:
-        data = [one * factor for one, factor in zip(data, decoded(2, call.type), strict=False)]
-    if call.op == AVG:
-        mean = sum(data) / len(data)
-        return mean if DATA_TYPES[TYPES[call.type]].is_float else np.trunc(mean)
-    of = {PRODUCT: np.multiply, MAX: np.maximum, MIN: np.minimum}.get(call.op, np.add)
-    return of.reduce(data)
-
-
-def promised(number: int, call: Call, ranks: int) -> dict[int, Any]:
-    """Each rank's output, of those that have one."""
-    kind, n, root = KINDS[call.kind], call.count, call.root
-    divides = kind in ("reduce_scatter", "all_to_all", "scatter")
-    data = inputs(number, call, ranks, n * ranks if divides else n)
-    every = range(ranks)
-    if kind in REDUCING:
-        whole = reduced(data, call)
-        if kind == "reduce_scatter":
-            return {rank: whole[rank * n :][:n] for rank in every}
-        return {rank: whole for rank in every if kind == "all_reduce" or rank == root}
-    if kind in ("all_gather", "gather"):
-        return {r: np.concatenate(data) for r in every if kind == "all_gather" or r == root}
-    if kind == "all_to_all":
-        return {r: np.concatenate([one[r * n :][:n] for one in data]) for r in every}
-    return {r: data[root][r * n :][:n] if kind == "scatter" else data[root] for r in every}
-
-
-def check(number: int, call: Call, ranks: int, bits: Any, expected: Any) -> None:
-    kind = DATA_TYPES[TYPES[call.type]]
-    got = kind.values(bits).astype(np.float64)
-    if call.op == AVG and kind.is_float and ranks & (ranks - 1):  # 1/n is rounded
-        digits = {"float16": 10, "float32": 23, "float64": 52, "bfloat16": 7}
-        close = ranks * 2.0 ** -digits.get(kind.name, 2) * abs(decoded(3, call.type)).max()
-        np.testing.assert_allclose(got, expected, atol=close, rtol=0, err_msg=f"{number} {call}")
-    else:
-        np.testing.assert_array_equal(got, expected, f"{number} {call}")
-
-
-def calls(types: Sequence[str], sizes: Sequence[int], ranks: int) -> list[Call]:
-    """Every function with every type and operation, each with every size; roots, streams and forms
-    in turn."""
-    of = [
-        (kind, TYPES.index(name), op)
-        for kind, name in product(range(len(KINDS)), types)
-        for op in range(ops_of(kind, name))
-    ]
-    made = []
-    for turn, (at, k) in enumerate(product(range(len(sizes)), range(len(of)))):
-        kind, element, op = of[k]
-        root = turn % ranks if KINDS[kind] in ROOTED else 0
-        size = sizes[(at + k) % len(sizes)]
-        made.append(Call(kind, element, op, size, root, turn % 3, turn // 3 % 2))
-    return made
-
-
-def ops_of(kind: int, name: str) -> int:
-    """sley scales floats only."""
-    if KINDS[kind] not in REDUCING:
-        return 1
-    return 1 + (SCALED_BY_DEVICE if DATA_TYPES[name].is_float else AVG)
-
 
 OPS = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.AVG)
 
@@ -181,45 +37,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return made_ahead.stand_in(tmp_path_factory.mktemp("driver"))
 
 
-def client(header: Path | None = None, cuda: Path | None = None) -> Path:
-    flags = ["-pthread", "-ldl", str(nccl_programs.library())]
-    if header is not None:
-        flags += ["-DWITH_HEADER", f"-I{header}", f"-I{cuda}"]
-    return compiled(TESTS / "nccl_calls.c", "", *flags)
-
-
-def run(
-    program: Path,
-    made: Sequence[Call],
-    ranks: int,
-    way: str,
-    folder: Path,
-    driver: dict[str, str],
-    out: Path,
-    real: Path | str = "/none",
-) -> str:
-    """Lets the client make calls, and checks what each rank got."""
-    (out / "calls").write_text("".join(" ".join(map(str, astuple(c))) + "\n" for c in made))
-    (out / "values").write_bytes(values().tobytes())
-    settings = {
-        **({"SLEY_NCCL": "only"} if real == "/none" else {}),
+def over(folder: Path, driver: dict[str, str], ranks: int) -> dict[str, str]:
+    """The settings of a client over the stand-in."""
+    return {
         "SLEY_NCCL_TABLES": str(folder),
         "SLEY_NCCL_KERNELS": str(folder),
         "SLEY_TIMEOUT_S": "60",
         "SLEY_FAKE": f"devices={ranks} memory_bytes={1 << 30}",
         "LD_LIBRARY_PATH": driver["LD_LIBRARY_PATH"],
     }
-    command: list[str | Path] = [program, out / "calls", out / "values", out, str(ranks), way]
-    told, _ = output(command, variables(real, **settings))
-    files = [np.fromfile(out / str(rank), np.uint8) for rank in range(ranks)]
-    for number, call in enumerate(made):
-        kind = DATA_TYPES[TYPES[call.type]]
-        for rank, expected in promised(number, call, ranks).items():
-            size = len(expected) * kind.size_bytes
-            own, files[rank] = files[rank][:size], files[rank][size:]
-            check(number, call, ranks, own.view(kind.array), expected)
-    assert not any(map(len, files))
-    return told
 
 
 @pytest.mark.parametrize(
@@ -230,7 +56,7 @@ def test_every_function_gives_what_numpy_gives(
 ) -> None:
     tables(ranks, FEW, folder)
     made = calls(FEW, [17], ranks) + calls(FEW[:1], SIZES[::4], ranks)
-    run(client(), made, ranks, way, folder, driver, tmp_path)
+    run(client(), made, ranks, way, tmp_path, over(folder, driver, ranks))
 
 
 @pytest.mark.slow
@@ -239,7 +65,7 @@ def test_all_types_and_sizes(
     ranks: int, way: str, folder: Path, driver: dict[str, str], tmp_path: Path
 ) -> None:
     tables(ranks, TYPES, folder)
-    run(client(), calls(TYPES, SIZES, ranks), ranks, way, folder, driver, tmp_path)
+    run(client(), calls(TYPES, SIZES, ranks), ranks, way, tmp_path, over(folder, driver, ranks))
 
 
 def test_clients_of_each_version(
@@ -250,7 +76,7 @@ def test_clients_of_each_version(
         out = tmp_path / str(number)
         out.mkdir()
         made = calls(FEW[:1], SIZES[:2], 2)
-        run(client(header, cuda_headers), made, 2, "threads", folder, driver, out)
+        run(client(header, cuda_headers), made, 2, "threads", out, over(folder, driver, 2))
 
 
 @pytest.mark.parametrize("has_real", [False, True])
@@ -260,7 +86,8 @@ def test_wrong_calls_are_refused_before_they_begin(
     tables(2, FEW, folder)
     after = calls(FEW[:1], [100], 2)  # the communicator is as it was
     real = stand_in() if has_real else "/none"
-    told = run(client(), after, 2, "wrong", folder, driver, tmp_path, real).splitlines()
+    settings = over(folder, driver, 2)
+    told = run(client(), after, 2, "wrong", tmp_path, settings, real).splitlines()
     expected = [
         "N705: expected a type from 0 to 11 for ncclAllReduce, found 12",
         "N703: expected a reduction for ncclAllReduce of the communicator, found number -1",
@@ -300,6 +127,7 @@ def test_a_call_ends_when_another_rank_aborts(
     folder: Path, driver: dict[str, str], tmp_path: Path
 ) -> None:
     tables(2, FEW, folder)
-    state, line = run(client(), [], 2, "aborted", folder, driver, tmp_path).splitlines()
+    settings = over(folder, driver, 2)
+    state, line = run(client(), [], 2, "aborted", tmp_path, settings).splitlines()
     assert state == "6", "ncclRemoteError"
     assert line.startswith("6 N"), line
