@@ -218,7 +218,7 @@ void Comm::interrupt() {
         part->participant().abort();
     }
     for (const Opening* child : children_) {
-        if (child->comm != nullptr) child->comm->interrupt();
+        if (child->comm != nullptr && child->comm->is_opening_) child->comm->interrupt();
     }
 }
 

@@ -104,6 +104,7 @@ std::shared_ptr<Part> Part::make(std::shared_ptr<Participant> participant,
 }
 
 void Part::look() {
+    const std::lock_guard held(looking_);  // who sees the failure finds its line, too
     if (failure_ != Result::kSuccess || is_closed_) return;
     auto why = participant_->end();
     // Ranks that are closed leave.
@@ -111,11 +112,11 @@ void Part::look() {
     const bool is_remote = why.has_value();
     if (!why) why = engine_->error();
     if (!why) return;
-    auto none = Result::kSuccess;
     const auto result = is_remote ? Result::kRemoteError : result_of(*why);
-    if (!failure_.compare_exchange_strong(none, result)) return;
     if (is_remote) engine_->give_up(*why);
     if (!closes_) refuse(result, *why);
+    auto none = Result::kSuccess;
+    failure_.compare_exchange_strong(none, result);
 }
 
 void Part::give_up(const Refusal& why) {
@@ -129,11 +130,12 @@ void Part::close(bool meets) {
     siblings_->count(siblings_->closing);
     std::thread([part = shared_from_this(), meets]() mutable {
         const auto siblings = part->siblings_;
-        const auto tries = [](const auto& work) {
+        const auto tries = [&part](const auto& work) {
             try {
                 work();
             } catch (const Refusal& why) {
-                refuse(result_of(why), why);
+                // What was given up doesn't end as it should.
+                if (part->failure_ == Result::kSuccess) refuse(result_of(why), why);
             }
         };
         tries([&] { part->engine_->wait(); });

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "devices/device_rank.hpp"
@@ -50,6 +51,7 @@ private:
     std::shared_ptr<Participant> participant_;
     std::unique_ptr<DeviceRank> engine_;
     std::shared_ptr<Siblings> siblings_;
+    std::mutex looking_;
     std::atomic<Result> failure_{Result::kSuccess};
     std::atomic<bool> closes_{false}, is_closed_{false};
 };

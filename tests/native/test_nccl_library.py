@@ -38,6 +38,9 @@ CASES = TESTS / "nccl_cases.py"
 DOUBLES = {"device_rank.cpp", "gpu.cpp"}
 """Sources for which nccl_rank.hpp has stand-ins."""
 
+OF_FORKS = {"ASAN_OPTIONS": "detect_leaks=0"}
+"""Who is forked has what other threads of its parent had."""
+
 NOT_EXPORTED = {"CftBarrierCreateRequirement"}
 """Declared by NCCL 2.31, but not among its library's exports."""
 
@@ -115,8 +118,8 @@ def test_calls_over_the_stand_in(case: str) -> None:
     check_case(case, stand_in())
 
 
-def check_ranks(sanitizers: str, *arguments: str) -> None:
-    """A test of nccl_threads.cpp passes. Its ranks on devices are stand-ins."""
+def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
+    """A test of nccl_threads.cpp passes; returns its log. Its ranks on devices are stand-ins."""
 
     def sources(*parts: str) -> list[Path]:
         return [path for part in parts for path in SOURCES[part] if path.name not in DOUBLES]
@@ -124,11 +127,9 @@ def check_ranks(sanitizers: str, *arguments: str) -> None:
     # The sources for CUDA come last: their names would hide others.
     own = (*sources("NCCL", "MEETING", "FABRIC", "ENGINE", "DEVICES"), TESTS / "nccl_threads.cpp")
     program = sanitized(sanitizers, *own, *sources("CUDA"))
-    # Who is forked has what other threads of its parent had.
-    done = run(
-        program, *arguments, SLEY_NCCL_LIBRARY=str(stand_in()), ASAN_OPTIONS="detect_leaks=0"
-    )
+    done = run(program, *arguments, SLEY_NCCL_LIBRARY=str(stand_in()), **more)
     assert done.returncode == 0, done.stderr[-4000:]
+    return done.stderr
 
 
 @pytest.mark.parametrize("test", ["passed_on", "life", "one_thread", "agreement", "aborts"])
@@ -137,13 +138,29 @@ def test_communicators_of_threads(sanitizers: str, test: str) -> None:
     check_ranks(sanitizers, test)
 
 
+def test_the_log_says_why_a_rank_has_nccl_alone() -> None:
+    log = check_ranks("address", "agreement", NCCL_DEBUG="INFO")
+    for rank, why in (
+        ("2 of 3", "sley runs its collectives, NCCL 2.29.7 other calls"),
+        (
+            "2 of 3",
+            "all calls go to NCCL 2.29.7: K506: expected room on a device, found too little",
+        ),
+        ("1 of 3", "all calls go to NCCL 2.29.7: no driver on rank 0"),
+        ("1 of 2", "all calls go to NCCL 2.29.7: SLEY_NCCL=off on rank 0"),
+        ("0 of 2", "all calls go to NCCL 2.29.7: N601: expected 2 ranks in time, found no sign of"),
+        ("0 of 1", "sley runs its collectives; other calls are refused: SLEY_NCCL=only"),
+    ):
+        assert f"sley INFO ncclCommInitRank of rank {rank}: {why}" in log
+
+
 def test_communicators_after_a_fork_and_an_exit() -> None:
-    check_ranks("address", "processes")
+    check_ranks("address", "processes", **OF_FORKS)
 
 
 @pytest.mark.parametrize("mixes", [100, pytest.param(5000, marks=pytest.mark.slow)])
 def test_ranks_never_disagree_whatever_each_of_them_can_and_does(mixes: int) -> None:
-    check_ranks("address", "mixes", "0", str(mixes))
+    check_ranks("address", "mixes", "0", str(mixes), **OF_FORKS)
 
 
 def test_a_function_that_the_real_library_lacks_is_refused(tmp_path: Path) -> None:
