@@ -34,8 +34,9 @@ Refusal no_root(std::string found);
 
 // kJoin: rank, ranks, patience in ms, its process for messages, a description; and of a communicator that
 // is made of another one, the number of that, and the members' ranks in the id's. kSay: patience, a
-// message. kLeave: a word if the rank comes to no communicator any more that is made of this one. The root answers both with kAll, the words of all ranks; or with kRefuse, which it sends as
-// soon as it knows that a rank can't come any more.
+// message. kLeave: a word if the rank comes to no communicator any more that is made of this one. The
+// root answers kJoin and kSay with kAll, the words of all ranks; or with kRefuse, which it sends as soon
+// as it knows that a rank can't come any more.
 enum class Said : std::uint64_t { kJoin, kSay, kLeave, kAll, kRefuse };
 
 // What has come for a rank of a communicator.
