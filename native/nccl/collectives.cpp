@@ -135,10 +135,13 @@ Result set_buffers(const Comm& comm, const char* function, const Request& reques
 
 }  // namespace
 
-Result scale(const char* function, const void* scalar, int type, int residence, Comm::Op& made) {
+Result scale(const char* function, const RedOp* op, const void* scalar, int type, int residence,
+             Comm::Op& made) {
     const auto result = check_type(function, type);
     if (result != Result::kSuccess) return result;
-    if (scalar == nullptr) return wrong(function, "a scalar", "a null pointer");
+    if (op == nullptr || scalar == nullptr) {
+        return wrong(function, op == nullptr ? "a place of the reduction" : "a scalar", "a null pointer");
+    }
     made.type = type;
     if (residence == kHostImmediate) {
         std::memcpy(&made.factor, scalar, item_size(kTypes[type].type));

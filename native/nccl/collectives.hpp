@@ -44,6 +44,7 @@ Result prepare(Comm& comm, const char* kind, const char* function, const Request
 Result launch(Part& part, const Collective& call);
 
 // What ncclRedOpCreatePreMulSum (function) makes, for calls that sley runs.
-Result scale(const char* function, const void* scalar, int type, int residence, Comm::Op& made);
+Result scale(const char* function, const RedOp* op, const void* scalar, int type, int residence,
+             Comm::Op& made);
 
 }  // namespace sley::nccl

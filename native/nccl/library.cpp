@@ -42,7 +42,7 @@ FUNCTION(Result, RedOpCreatePreMulSum, (RedOp* op, void* scalar, int type, int r
     const bool is_opened = own != nullptr && own->engine() != nullptr;
     Comm::Op made;
     auto result = Result::kSuccess;
-    if (is_opened) result = scale(kRedOpCreatePreMulSum.text, scalar, type, residence, made);
+    if (is_opened) result = scale(kRedOpCreatePreMulSum.text, op, scalar, type, residence, made);
     if (result != Result::kSuccess) return group.note(result);
     if (!is_opened || own->real() != nullptr) {  // for calls that the real library runs
         result = PASS(RedOpCreatePreMulSum)(op, scalar, type, residence, comm);

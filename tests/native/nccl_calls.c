@@ -305,6 +305,7 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
   SAY(ncclAlltoAll((void *)a, (void *)a, 4, HALF, r->comm, r->stream));
   SAY(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, other->stream));
   SAY(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, TYPES, 1, r->comm));
+  SAY(ncclRedOpCreatePreMulSum(NULL, (void *)&scalar, HALF, 1, r->comm));
   CHECK(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, HALF, 1, r->comm));
   CHECK(ncclRedOpCreatePreMulSum(&others, (void *)&scalar, HALF, 1, other->comm));
   SUM(a, b, 4, INT, op);

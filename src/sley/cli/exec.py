@@ -19,9 +19,9 @@ from sley.errors.disk_cache import folder
 @click.command("exec", cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--ranks",
-    type=Several(Whole(2)),
-    default=tuple(range(2, 9)),
-    help="Numbers of ranks for which plans are made ahead. [2 to 8]",
+    type=Several(Whole(1)),
+    default=tuple(range(1, 9)),
+    help="Numbers of ranks for which plans are made ahead. [1 to 8]",
 )
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND ...")
 def exec_command(ranks: tuple[int, ...], command: tuple[str, ...]) -> None:

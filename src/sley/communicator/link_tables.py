@@ -125,9 +125,11 @@ def machine_keys(ranks: int) -> list[native.LinkKey]:
     gpus = range(CudaDevice.count())
     multiprocessors = min(map(native.CudaDevice.multiprocessors_of, gpus))
     blocks = max(1, min(multiprocessors // -(-ranks // len(gpus)), DeviceLimits.max_blocks))
+    if ranks == 1 or len(gpus) == 1:
+        return [native.LinkKey(ranks, True, True, blocks)]
     pairs = starmap(native.CudaDevice.is_line_carried, permutations(gpus, 2))
     # If only some links carry lines, ranks may be on GPUs with these alone.
-    return [native.LinkKey(ranks, way, len(gpus) == 1, blocks) for way in {*pairs} or {True}]
+    return [native.LinkKey(ranks, way, False, blocks) for way in {*pairs}]
 
 
 def section() -> str:
