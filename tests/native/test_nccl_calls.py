@@ -102,7 +102,7 @@ def test_wrong_calls_are_refused_before_they_begin(
         "N705: expected two buffers for ncclAlltoAll, found one",
         "K517: expected a stream of",
         "N705: expected a type from 0 to 11 for ncclRedOpCreatePreMulSum, found 12",
-        "N705: expected a place of the reduction for ncclRedOpCreatePreMulSum, found a null pointer",
+        "N705: expected a place of the reduction for ncclRedOpCreatePreMulSum, found a null",
         "N705: expected data of the reduction's type, 6 for ncclAllReduce, found type 2",
         *["N703: expected a reduction for ncclAllReduce of the communicator"] * 2,
         "N703: expected a reduction for ncclRedOpDestroy of the communicator",
