@@ -266,13 +266,31 @@ Request request_of(void* buffer, std::size_t count, int type, int root, Handle* 
     return {buffer, buffer, count, type, RedOp{}, root, comm, stream};
 }
 
+// Says who runs a call for which sley has no kernels, where ranks may think that sley does. Refuses it
+// if they have no NCCL.
+Result say_lacking(Comm& comm, const char* function, const Request& request) {
+    const auto what = std::string(function) + " of type " + std::to_string(request.type) +
+                      " and operation " + std::to_string(static_cast<int>(request.op));
+    if (comm.real() == nullptr) {
+        return refuse(Result::kInvalidUsage, "N701",
+                      "sley's kernels, or NVIDIA's NCCL, for " + what, comm.lacks_real,
+                      "Use another type or operation, or let all ranks have NCCL.");
+    }
+    const auto part = comm.part();
+    if (part != nullptr && is_logging() && !part->has_said_lacking.exchange(true)) {
+        log("the first call that NCCL runs, since sley has no kernels for it: " + what);
+    }
+    return Result::kSuccess;
+}
+
 // A call that sley runs, or passes on.
 template <class Pass>
 Result run(const char* kind, const char* function, const Request& request, const Pass& pass) {
     Comm* comm = Comm::find(request.comm).comm;
     if (comm == nullptr || !comm->runs(kind)) return pass();
     std::optional<Collective> made;
-    const auto result = guarded([&] { return prepare(*comm, kind, function, request, made); });
+    auto result = guarded([&] { return prepare(*comm, kind, function, request, made); });
+    if (result == Result::kSuccess && !made) result = say_lacking(*comm, function, request);
     if (result != Result::kSuccess) return group.note(result);
     return made ? group.add(*comm, *made, launch) : pass();
 }

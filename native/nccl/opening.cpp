@@ -185,11 +185,14 @@ Opening::Decision Opening::decide() {
     comm->rank = parent == nullptr ? rank : participant->rank();
     bool has_real = parent == nullptr || parent->real() != nullptr;
     if (!has_real) comm->lacks_real = parent->lacks_real;
-    for (std::size_t r = 0; r < all.size() && parent == nullptr; ++r) {
-        if (!all[r].offered.at(kReal).empty()) continue;
+    const auto lacks = [](const auto& one) { return one.offered.at(kReal).empty(); };
+    const auto first = std::find_if(all.begin(), all.end(), lacks);
+    if (parent == nullptr && first != all.end()) {
         has_real = false;
         comm->lacks_real = settings_.is_only() ? setting(settings_.which)
-                                               : "rank " + std::to_string(r) + " has no NCCL";
+                           : std::all_of(all.begin(), all.end(), lacks)
+                               ? "no rank has NCCL"
+                               : "rank " + std::to_string(first - all.begin()) + " has no NCCL";
     }
     auto why = obstacle(all);
     if (!why.empty()) return {nullptr, std::move(why), has_real};

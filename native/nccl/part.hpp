@@ -45,6 +45,8 @@ public:
     // that doesn't take long.
     void wait_for_close();
 
+    std::atomic<bool> has_said_lacking{false};  // that sley has no kernels for a call
+
 private:
     struct Siblings;  // the ranks of one communicator in this process
 

@@ -53,7 +53,7 @@ Settings Settings::from_environment() {
     made.wait = std::chrono::milliseconds(
         static_cast<std::int64_t>(1000 * seconds("SLEY_NCCL_WAIT_S", 60)));
     if (made.rank.tables.empty() || made.rank.kernels.empty()) {
-        made.lacks = "no SLEY_NCCL_TABLES or SLEY_NCCL_KERNELS, which `sley exec` sets,";
+        made.lacks = "without SLEY_NCCL_TABLES and SLEY_NCCL_KERNELS of `sley exec`";
     }
     if (made.is_off()) made.lacks = "SLEY_NCCL=off";
     if (made.which.empty() || made.is_off() || made.is_only()) return made;

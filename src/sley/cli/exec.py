@@ -46,7 +46,7 @@ def _made_ahead(ranks: tuple[int, ...], given: str | None) -> dict[str, str]:
 
     kernels = Path(given) if given else prebuilt_folder()
     if kernels is None:
-        print_note("NCCL runs all calls: the package sley-kernels isn't installed")
+        print_note("sley runs no calls: its extra `kernels` isn't installed")
         return {}
     try:
         keys = [key for number in ranks for key in link_tables.machine_keys(number)]
@@ -61,12 +61,12 @@ def _made_ahead(ranks: tuple[int, ...], given: str | None) -> dict[str, str]:
         ]
     except SleyError as error:
         found = error.diagnostics[0]
-        print_note(f"NCCL runs all calls: expected {found.expected}, found {found.found}")
+        print_note(f"sley runs no calls: expected {found.expected}, found {found.found}")
         return {}
     files = {name for own in every for name in own.files}
     if gone := [name for name in files if not (kernels / name).is_file()]:
         print_note(
-            f"NCCL runs some calls, or all: {kernels} lacks {len(gone)} of {len(files)} kernels, "
+            f"sley may run no calls: {kernels} lacks {len(gone)} of {len(files)} kernels, "
             "as those of another version of sley do"
         )
     return {nccl_programs.TABLES: str(folder(section)), nccl_programs.KERNELS: str(kernels)}
