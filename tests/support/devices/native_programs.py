@@ -30,6 +30,8 @@ SANITIZERS = ("thread", "address")
 ALL_SANITIZERS, of `make slow`: with all of these, which take twice as long to compile."""
 ALL_SANITIZERS = "address,undefined"
 EVERY_SANITIZER = (*SANITIZERS, pytest.param(ALL_SANITIZERS, marks=pytest.mark.slow))
+FEWER_SANITIZERS = ("thread", EVERY_SANITIZER[-1])
+"""For a program that takes half a minute to compile: addresses are left to `make slow`."""
 
 SOURCES = {
     name: tuple(NATIVE / path for path in paths.split())
