@@ -151,21 +151,14 @@ Result scale(const char* function, const RedOp* op, const void* scalar, int type
     return result;
 }
 
-Result prepare(Comm& comm, const char* kind, const char* function, const Request& request,
-               std::optional<Collective>& made) {
-    const auto part = comm.part();  // another thread may abort the communicator
-    const char* why = comm.unready();
-    if (why != nullptr || part == nullptr) {
-        return refuse(Result::kInvalidArgument, "N703", std::string("a communicator for ") + function,
-                      why != nullptr ? why : "one that has ended",
-                      "Make calls while the communicator is there.");
-    }
+Result prepare(Comm& comm, Part& part, const char* kind, const char* function,
+               const Request& request, std::optional<Collective>& made) {
     if (comm.is_revoked()) {
         return refuse(Result::kInvalidUsage, "N703", std::string("a communicator for ") + function,
                       "one that was revoked", "Make calls before.");
     }
-    if (is_error(part->failure())) return part->failure();
-    auto& engine = part->engine();
+    if (is_error(part.failure())) return part.failure();
+    auto& engine = part.engine();
     if (request.root < 0 || request.root >= comm.ranks) {
         return wrong(function, "a root from 0 to " + std::to_string(comm.ranks - 1),
                      std::to_string(request.root));
@@ -210,7 +203,7 @@ Result prepare(Comm& comm, const char* kind, const char* function, const Request
 }
 
 Result launch(Part& part, const Collective& call) {
-    return guarded([&] {
+    const auto start = [&] {
         auto& engine = part.engine();
         const auto outcome =
             engine.calls().start(call.kind, call.program, call.size_bytes, call.values,
@@ -218,7 +211,8 @@ Result launch(Part& part, const Collective& call) {
         if (outcome == StartOutcome::kStarted) return Result::kSuccess;
         if (const auto why = engine.error()) return refuse(result_of(*why), *why);
         return is_error(part.failure()) ? part.failure() : Result::kRemoteError;
-    });
+    };
+    return guarded(start, &part);
 }
 
 namespace {
@@ -268,7 +262,7 @@ Request request_of(void* buffer, std::size_t count, int type, int root, Handle* 
 
 // Says who runs a call for which sley has no kernels, where ranks may think that sley does. Refuses it
 // if they have no NCCL.
-Result say_lacking(Comm& comm, const char* function, const Request& request) {
+Result say_lacking(const Comm& comm, Part& part, const char* function, const Request& request) {
     const auto what = std::string(function) + " of type " + std::to_string(request.type) +
                       " and operation " + std::to_string(static_cast<int>(request.op));
     if (comm.real() == nullptr) {
@@ -276,8 +270,7 @@ Result say_lacking(Comm& comm, const char* function, const Request& request) {
                       "sley's kernels, or NVIDIA's NCCL, for " + what, comm.lacks_real,
                       "Use another type or operation, or let all ranks have NCCL.");
     }
-    const auto part = comm.part();
-    if (part != nullptr && is_logging() && !part->has_said_lacking.exchange(true)) {
+    if (is_logging() && !part.has_said_lacking.exchange(true)) {
         log("the first call that NCCL runs, since sley has no kernels for it: " + what);
     }
     return Result::kSuccess;
@@ -288,11 +281,20 @@ template <class Pass>
 Result run(const char* kind, const char* function, const Request& request, const Pass& pass) {
     Comm* comm = Comm::find(request.comm).comm;
     if (comm == nullptr || !comm->runs(kind)) return pass();
+    auto part = comm->part();  // another thread may abort the communicator
+    const char* why = comm->unready();
+    if (why != nullptr || part == nullptr) {
+        return group.note(refuse(Result::kInvalidArgument, "N703",
+                                 std::string("a communicator for ") + function,
+                                 why != nullptr ? why : "one that has ended",
+                                 "Make calls while the communicator is there."));
+    }
     std::optional<Collective> made;
-    auto result = guarded([&] { return prepare(*comm, kind, function, request, made); });
-    if (result == Result::kSuccess && !made) result = say_lacking(*comm, function, request);
+    const auto prepares = [&] { return prepare(*comm, *part, kind, function, request, made); };
+    auto result = guarded(prepares, part.get());
+    if (result == Result::kSuccess && !made) result = say_lacking(*comm, *part, function, request);
     if (result != Result::kSuccess) return group.note(result);
-    return made ? group.add(*comm, *made, launch) : pass();
+    return made ? group.add(std::move(part), *made, launch) : pass();
 }
 
 }  // namespace

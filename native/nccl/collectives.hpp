@@ -34,12 +34,12 @@ struct Collective {
     Device::Stream stream;
 };
 
-// Makes `made` of a call of a communicator that has an engine; none if the real library runs it, which
+// Makes `made` of a call of a communicator that has a part; none if the real library runs it, which
 // is decided from what is equal on all ranks alone: the kind of LinkTables' rows ("all_reduce"), type,
 // operation, count and root, and the tables. Refuses what NCCL refuses, and memory and streams that
 // kernels couldn't use. function: the name.
-Result prepare(Comm& comm, const char* kind, const char* function, const Request& request,
-               std::optional<Collective>& made);
+Result prepare(Comm& comm, Part& part, const char* kind, const char* function,
+               const Request& request, std::optional<Collective>& made);
 // Starts it; doesn't wait.
 Result launch(Part& part, const Collective& call);
 

@@ -106,12 +106,7 @@ Result Group::add(const std::shared_ptr<Opening>& opening, Handle** out) {
     return blocks ? Result::kSuccess : Result::kInProgress;
 }
 
-Result Group::add(Comm& comm, const Collective& call, Launch launch) {
-    auto part = comm.part();
-    if (part == nullptr) {  // another thread has aborted it
-        return note(refuse(Result::kInvalidArgument, "N703", "a communicator that is in use",
-                           "one that has ended", "Make calls before the communicator's end."));
-    }
+Result Group::add(std::shared_ptr<Part> part, const Collective& call, Launch launch) {
     if (depth == 0) return launch(*part, call);
     append(calls, {std::move(part), call, launch, 0});
     return Result::kSuccess;

@@ -47,7 +47,7 @@ struct Group {
     // this rank has no part in it.
     Result add(const std::shared_ptr<Opening>& opening, Handle** out);
     // A collective that sley runs, and that `prepare` has let pass: launched now, or at the end.
-    Result add(Comm& comm, const Collective& call, Launch launch);
+    Result add(std::shared_ptr<Part> part, const Collective& call, Launch launch);
     // A rank that is closed now, or after the calls of the group. waits: until it is.
     void close(std::shared_ptr<Part> part, bool waits);
     // What a call in the group returns. is_known: to the real library's group, too.

@@ -46,18 +46,26 @@ Value failed([[maybe_unused]] Result result) {
     }
 }
 
-// What `work` returns; callers are C.
+// What `work` returns; callers are C. part: of a call that other ranks make, too. All refuse what they
+// find alike, and a caller may mend its stream or capture (K517, K518); for what else fails on this rank
+// the others would wait, so the part is given up.
 template <class Work>
-Result guarded(const Work& work) {
+Result guarded(const Work& work, Part* part = nullptr) {
+    const auto fail = [part](Result result, const Refusal& why) {
+        if (part != nullptr) part->give_up(why);
+        return refuse(result, why);
+    };
     try {
         return work();
     } catch (const Refusal& why) {
         return refuse(Result::kInvalidArgument, why);
     } catch (const cuda::Error& error) {
         const auto why = cuda::refusal_of(error);
-        return refuse(why.rule == "K517" ? Result::kInvalidArgument : result_of(why), why);
+        if (why.rule == "K517") return refuse(Result::kInvalidArgument, why);
+        if (why.rule == "K518") return refuse(result_of(why), why);
+        return fail(result_of(why), why);
     } catch (const std::exception& error) {
-        return refuse(Result::kInternalError, {"K516", "a call to start", error.what()});
+        return fail(Result::kInternalError, {"K516", "a call to start", error.what()});
     }
 }
 

@@ -31,6 +31,9 @@ from nccl_cases import (
 )
 
 CUDA_ERROR, FLOAT, HOST_SCALAR, COUNT = 1, 7, 1, 4
+OUT_OF_MEMORY = 2
+"""The driver's."""
+
 INITIALIZED = {
     "info": struct.pack("QIIf4x", 24, 0x74685283, 23102, 5),
     "properties": struct.pack("QII40x", 56, 0xCAFEBEEF, 22907),
@@ -219,6 +222,27 @@ def estimates() -> None:
     assert simulate(info) == library.ncclGroupEnd() == INVALID_USAGE
 
 
+def a_failed_launch_ends_all_ranks() -> None:
+    """At once, not after the time for which ranks wait for late ones."""
+    comms, state = (Pointer * 2)(), ctypes.c_int(SUCCESS)
+    assert library.ncclCommInitAll(comms, 2, None) == SUCCESS, last_error()
+    expected = {1: SUCCESS, 0: CUDA_ERROR}
+    for rank, result in expected.items():
+        use(rank)
+        at, size = allocated(4096), ctypes.c_size_t(COUNT)
+        driver.fake_fail(b"cuLaunchKernelEx", OUT_OF_MEMORY if result else 0)
+        comm = Pointer(comms[rank])
+        assert library.ncclAllReduce(at, at, size, FLOAT, SUM, comm, None) == result
+    driver.fake_fail(b"cuLaunchKernelEx", 0)
+    assert last_error().startswith("K507: expected cuLaunchKernelEx to succeed")
+    while state.value == SUCCESS:
+        assert library.ncclCommGetAsyncError(Pointer(comms[1]), ctypes.byref(state)) == SUCCESS
+    assert "N608: " in last_error()
+    assert "rank 0 gave up" in last_error()
+    for comm in comms:
+        assert library.ncclCommDestroy(Pointer(comm)) == SUCCESS
+
+
 def calls_look_for_no_nccl() -> None:
     comm, number, at = made(), ctypes.c_int(), allocated(4096)
     nccl = Path(sys.argv[1])
@@ -279,4 +303,5 @@ if __name__ == "__main__":
     memory()
     estimates()
     families()
+    a_failed_launch_ends_all_ranks()
     calls_look_for_no_nccl()  # from then on there is one

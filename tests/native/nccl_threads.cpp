@@ -96,7 +96,7 @@ Collective numbered(std::size_t number) {
     return made;
 }
 Result collective(Handle* comm, std::size_t number) {
-    return group.add(*Comm::find(comm).comm, numbered(number), note_launch);
+    return group.add(Comm::find(comm).comm->part(), numbered(number), note_launch);
 }
 
 // ---- Communicators that the real library has alone.
@@ -444,7 +444,7 @@ void test_aborts_of_calls() {
             if (what == "split") return ncclCommSplit(comms[0], 0, 0, &child, nullptr);
             if (what == "finalize") return ncclCommFinalize(comms[0]), Result::kInternalError;
             if (what == "group") ncclGroupStart();
-            const auto result = group.add(comm, numbered(1), spin);
+            const auto result = group.add(comm.part(), numbered(1), spin);
             return what == "group" ? ncclGroupEnd() : result;
         });
         stop = "";
