@@ -9,6 +9,7 @@
 
 #include "devices/cuda_device.hpp"
 #include "devices/device_calls.hpp"
+#include "devices/device_messages.hpp"
 #include "devices/link_tables.hpp"
 #include "network/meeting.hpp"
 
@@ -42,6 +43,8 @@ public:
     // Its calls: rows of `tables().rows`, kernels of `tables().kernels`, all loaded. No call allocates
     // memory of the device.
     DeviceCalls& calls();
+    // Its sends and receives; the same of memory.
+    DeviceMessages& messages();
 
     // Why calls have failed or were given up: the same from then on; none as long as none was. Never
     // waits; for any thread.
