@@ -19,7 +19,7 @@ from cuda.bindings import nvfatbin
 import sley
 from sley.algorithms import build
 from sley.engine.devices.cuda import compiler
-from sley.engine.kernels import Engine, Kernels, Platform, Variant
+from sley.engine.kernels import Engine, Kernels, Platform, Variant, messages_source
 from sley.engine.kernels.prebuilt import PACKAGE, file_of
 from sley.engine.types import DATA_TYPES
 
@@ -52,9 +52,10 @@ OPTIONS = ("-64", "-compress=true", "-compress-mode=size")
 
 
 def texts() -> Iterator[str]:
-    """The texts of the interpreter: for each protocol one for each type and operation, for sums of
-    floats another one that multiplies inputs, as NCCL's averages do, and for plans that reduce
-    nothing one for each size of an element."""
+    """The text of messages, and the texts of the interpreter: for each protocol one for each type
+    and operation, for sums of floats another one that multiplies inputs, as NCCL's averages do, and
+    for plans that reduce nothing one for each size of an element."""
+    yield messages_source(Platform.CUDA)
     for protocol in sley.Protocol:
         for name in ("ring-allreduce", "ring-allgather"):
             plan = sley.compile(build(name, ranks=2, in_place=True), protocol=protocol)

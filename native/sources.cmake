@@ -39,6 +39,7 @@ set(DEVICES  # plans and calls on devices, their processes, and threads as a dev
   devices/deferred_free.cpp
   devices/descriptor_box.cpp
   devices/device_calls.cpp
+  devices/device_messages.cpp
   devices/device_plan.cpp
   devices/link_tables.cpp
   devices/links.cpp

@@ -228,7 +228,7 @@ using KernelsRow = std::tuple<int, int, int, bool, std::string, bool>;
 LinkTables make_link_tables(const LinkKey& key, std::string version, unsigned threads,
                             const std::vector<PlanRow>& plans, std::vector<std::size_t> mailboxes,
                             std::size_t scratch, const std::vector<RangesRow>& rows,
-                            const std::vector<KernelsRow>& kernels) {
+                            const std::vector<KernelsRow>& kernels, std::string messages) {
     LinkTables made;
     made.key = key;
     made.version = std::move(version);
@@ -245,6 +245,7 @@ LinkTables make_link_tables(const LinkKey& key, std::string version, unsigned th
     for (const auto& [plan, dtype, op, scales, file, divides] : kernels) {
         made.kernels.push_back({plan, {dtype, op, scales}, file, divides});
     }
+    made.messages = std::move(messages);
     made.check();
     return made;
 }
@@ -308,17 +309,18 @@ void define_device_plans(nb::module_& m) {
     nb::class_<LinkTables>(m, "LinkTables",
                            "All that is derived ahead for a communicator on devices, as a file.")
         .def(nb::new_(&make_link_tables), "key"_a, "version"_a, "threads"_a, "plans"_a,
-             "mailboxes"_a, "scratch"_a, "rows"_a, "kernels"_a,
+             "mailboxes"_a, "scratch"_a, "rows"_a, "kernels"_a, "messages"_a,
              "plans: names and tables. mailboxes: the bytes of each rank's. scratch: the bytes that "
              "a rank needs. rows: for each kind of calls its name, itself, the root, and the plans "
              "by size, as of `DeviceCalls.set_table`. kernels: the plan, type, operation, whether "
              "inputs are multiplied, the name of the file, and whether calls divide at the end. "
+             "messages: the name of the file with the kernel of sends and receives. "
              "F425 for parts that don't fit one another.")
         .def_ro("digest", &LinkTables::digest)
         .def_ro("scratch", &LinkTables::scratch)
         .def_prop_ro("files",
                      [](const LinkTables& self) {
-                         std::set<std::string> names;
+                         std::set<std::string> names{self.messages};
                          for (const auto& one : self.kernels) names.insert(one.file);
                          return names;
                      },

@@ -107,8 +107,8 @@ void CallOrder::wait() const {
     if (problem != nullptr) std::rethrow_exception(problem);
 }
 
-OrderedCall::OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts)
-    : order_(std::move(order)), starts_(std::move(starts)), states_(starts_.size()) {
+OrderedCall::OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts, Kind kind)
+    : order_(std::move(order)), kind_(kind), starts_(std::move(starts)), states_(starts_.size()) {
     const LaunchTurn turn;
     auto& marks = order_->marks_;
     while (marks.size() < starts_.size()) {
@@ -127,6 +127,7 @@ bool OrderedCall::start(const std::vector<Device::Stream>& streams, bool recorde
     if (streams.size() != starts_.size()) throw std::invalid_argument("a stream for each start");
     if (order_->is_given_up()) return false;
     if (starts_.empty()) return true;
+    const std::lock_guard<std::mutex> held(order_->starting_);
     cuda::Current current(starts_.front().device->context());
     const auto for_each = [&](const auto& what) {
         for (std::size_t k = 0; k < starts_.size(); ++k) {
@@ -139,7 +140,9 @@ bool OrderedCall::start(const std::vector<Device::Stream>& streams, bool recorde
         const auto known = mark.is_recorded ? std::optional(mark.stream) : std::nullopt;
         states_[k] = starts_[k].device->look(streams[k], known);
     });
-    const bool is_milestone = !states_.front().is_captured && ++order_->calls_ % kStretch == 0;
+    const bool is_captured = states_.front().is_captured;
+    if (!is_captured && kind_ == Kind::kOfAllRanks) ++order_->calls_;
+    const bool is_milestone = !is_captured && ++order_->started_ % kStretch == 0;
     if (is_milestone) order_->catch_up();
     for_each([&](std::size_t k) { follow(k, streams[k]); });
     const LaunchTurn turn;
@@ -185,6 +188,8 @@ void OrderedCall::take_room(const std::vector<Device::Stream>& streams) {
 // a rank that waited for calls that began between could wait for one that waits for the first rank.
 // Ranks know a call by its number; where one captures a call that another starts at once, numbers
 // differ from then on, each decides for itself, and what it noted stays until the communicator ends.
+// Calls of one rank have no such number: while any of a crowd is under way, a further one may be what it
+// waits for, and begins as it did.
 void OrderedCall::take_room(std::vector<CallOrder::Running>& running,
                             const std::vector<std::size_t>& starts,
                             const std::vector<Device::Stream>& streams) {
@@ -201,9 +206,21 @@ void OrderedCall::take_room(std::vector<CallOrder::Running>& running,
         events.erase(std::remove_if(events.begin(), events.end(), is_own), events.end());
     }
     drop([](const Running& each) { return each.left == 0 && each.events.empty(); });
-    auto own = std::find_if(running.begin(), running.end(), [&](const Running& each) {
-        return each.call == order_->calls_ && each.crowd.lock() == crowd;
-    });
+    const bool is_of_all = kind_ == Kind::kOfAllRanks;
+    const auto number = is_of_all ? order_->calls_.load() : CallOrder::kUncounted;
+    const auto is_done = [&device](const auto& event) {
+        return device.is_done(event.second.address);
+    };
+    const auto is_same = [&](const Running& each) {
+        return each.call == number && each.crowd.lock() == crowd;
+    };
+    if (!is_of_all) {
+        drop([&](const Running& each) {
+            return is_same(each) &&
+                   std::all_of(each.events.begin(), each.events.end(), is_done);
+        });
+    }
+    auto own = std::find_if(running.begin(), running.end(), is_same);
     if (own == running.end()) {
         const auto here = crowd->launches.find(device.context());
         const std::size_t all =
@@ -218,10 +235,7 @@ void OrderedCall::take_room(std::vector<CallOrder::Running>& running,
             return sum <= 1;
         };
         if (!fits()) {
-            drop([&device](const Running& each) {
-                const auto is_done = [&device](const auto& event) {
-                    return device.is_done(event.second.address);
-                };
+            drop([&](const Running& each) {
                 return (each.left == 0 || each.crowd.expired()) &&
                        std::all_of(each.events.begin(), each.events.end(), is_done);
             });
@@ -238,7 +252,7 @@ void OrderedCall::take_room(std::vector<CallOrder::Running>& running,
             device.record(gate.address, first, false);
             part = 1;
         }
-        own = running.insert(running.end(), {crowd, order_->calls_, part, all, gate, {}});
+        own = running.insert(running.end(), {crowd, number, part, is_of_all ? all : 0, gate, {}});
     }
     for (const std::size_t k : starts) {
         if (own->gate.owner != nullptr) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "devices/device.hpp"
@@ -39,7 +40,7 @@ public:
     // Whether no call is under way; false if calls were captured, since no event tells.
     bool is_idle() const;
 
-    // The calls that were started; kUncounted if any were captured, as graphs run.
+    // The calls of all ranks that were started; kUncounted if any were captured, as graphs run.
     static constexpr std::uint64_t kUncounted = ~std::uint64_t{0};
     std::uint64_t calls() const { return has_graphs_ ? kUncounted : calls_.load(); }
 
@@ -80,20 +81,27 @@ private:
     const std::atomic<std::uint64_t>* abort_;
     std::shared_ptr<Crowd> crowd_ = std::make_shared<Crowd>();
     std::uint64_t number_;  // no other order has it
-    // That weren't captured, and whether any were; other threads read both.
+    std::mutex starting_;
+    std::uint64_t started_ = 0;  // outside captures
+    // Those of all ranks that weren't captured, and whether any were; other threads read both.
     std::atomic<std::uint64_t> calls_ = 0;
     std::atomic<bool> has_graphs_ = false;
     std::vector<Mark> marks_;
 };
 
 // A call on fixed memory, which can be started many times, by one thread at a time.
+// Threads may start calls of one order at once.
 //
 // Calls of several communicators run beside one another if all their blocks fit on each device.
 // Otherwise a call waits for those before it, as they were started; each could else fill a device, and
 // wait there for its blocks on another. Captured calls don't: nothing tells when their graphs run.
 class OrderedCall {
 public:
-    OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts);
+    // Which ranks start it: all of a communicator, in the same order, or others if they like.
+    enum class Kind { kOfAllRanks, kOfOneRank };
+
+    OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> starts,
+                Kind kind = Kind::kOfAllRanks);
 
     // Starts the call, each start on its stream. recorded: whether the next call has to wait for
     // this one; not if the caller does; frees wait in any case. Returns false, without a launch, if a
@@ -112,6 +120,7 @@ private:
     void record(std::size_t k, Device::Stream stream, bool recorded);
 
     std::shared_ptr<CallOrder> order_;
+    Kind kind_;
     std::vector<Start> starts_;
     std::vector<StreamState> states_;  // of each start's stream
     std::size_t turns_ = 0;            // the most launches of a start

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -19,9 +20,6 @@ namespace {
 
 // A rank may be late, by a checkpoint or a slow loader.
 constexpr double kLateSeconds = 600;
-
-// What a block waits for, by kernels' numbers (`primitives/state.hpp`).
-enum Reason : std::uint32_t { kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4, kCall = 5 };
 
 std::string rank_of_all(int rank) { return "rank " + std::to_string(rank); }
 
@@ -110,13 +108,13 @@ std::string words_for(const PlanTables& plan, const layout::Block& block,
         return what + rank_of_all(plan.peers.at(row).rank) + end;
     };
     switch (report.reason) {
-        case kInstruction:
+        case layout::kInstruction:
             return "step " + std::to_string(report.target_step) + " of its block " +
                    std::to_string(report.target);
-        case kMessage: return of("a message from ", block.first_receiver);
-        case kSlot: return of("a free slot to ", block.first_sender);
-        case kReading: return of("", block.rank_sender, " to read what it was sent");
-        case kCall: return of("", block.first_receiver, " to make the same call");
+        case layout::kMessage: return of("a message from ", block.first_receiver);
+        case layout::kSlot: return of("a free slot to ", block.first_sender);
+        case layout::kReading: return of("", block.rank_sender, " to read what it was sent");
+        case layout::kCall: return of("", block.first_receiver, " to make the same call");
         default: return "another block";
     }
 }
@@ -136,6 +134,7 @@ struct DeviceRank::State {
     LinkKey agree_on_key(const std::vector<RankDescription>& ranks);
     void agree_on_tables(const LinkKey& key);
     void fill_calls();
+    void open_messages(MemoryExchange& memory);
     // Why calls were given up; `lock` is held.
     Refusal why() const;
 
@@ -146,6 +145,7 @@ struct DeviceRank::State {
     const RankSettings settings;
     std::shared_ptr<Processes> processes;
     std::vector<int> mates;  // the ranks on this one's device
+    int blocks = 0;          // that all ranks may run at once
     std::shared_ptr<const LinkTables> tables;
     Resource shared;  // by all ranks, for the barrier
     std::shared_ptr<Barrier> barrier;
@@ -153,6 +153,7 @@ struct DeviceRank::State {
     std::shared_ptr<MemoryIndex> index;
     std::unique_ptr<Links> links;
     std::unique_ptr<DeviceCalls> calls;
+    std::unique_ptr<DeviceMessages> messages;
     std::mutex lock;
     std::optional<Refusal> failure;
     bool is_ending = false;  // then the plans' reports go
@@ -192,12 +193,12 @@ LinkKey DeviceRank::State::agree_on_key(const std::vector<RankDescription>& rank
     LinkKey key;
     key.ranks = static_cast<int>(ranks.size());
     key.is_one_device = on.size() == 1;
-    key.most_blocks = LinkKey::kMostBlocks;
+    blocks = std::numeric_limits<int>::max();
     for (const auto& one : ranks) {
         const auto shares = static_cast<int>(on.at(one.offered.at("device")).size());
-        key.most_blocks = std::min(key.most_blocks, std::stoi(one.offered.at("blocks")) / shares);
+        blocks = std::min(blocks, std::max(std::stoi(one.offered.at("blocks")) / shares, 1));
     }
-    key.most_blocks = std::max(key.most_blocks, 1);
+    key.most_blocks = std::min(blocks, LinkKey::kMostBlocks);
     bool carries = true;
     processes->telling([&] {
         const auto& here = ranks[static_cast<std::size_t>(rank)].process;
@@ -259,6 +260,7 @@ void DeviceRank::State::open(const std::vector<RankDescription>& ranks) {
                                     std::vector<Links::Place>{{&device, {{rank}}, {}}},
                                     static_cast<std::uint64_t>(settings.timeout_s * 1e9));
     links->keep(shared.owner);
+    open_messages(*memory);
     processes->telling([&] { fill_calls(); });
     processes->meet();  // a kernel that starts earlier may wait for a rank that loads
 }
@@ -293,6 +295,23 @@ void DeviceRank::State::fill_calls() {
     links->keep(scratch.owner);
 }
 
+void DeviceRank::State::open_messages(MemoryExchange& memory) {
+    const int count = processes->ranks();
+    const auto lanes = memory.allocate(std::vector<std::size_t>(
+        static_cast<std::size_t>(count), DeviceMessages::bytes(count, blocks)));
+    processes->telling([&] {
+        const auto kernel = load_kernels(device, settings.kernels + "/" + tables->messages,
+                                         tables->threads, "sley_messages", nullptr).run;
+        std::vector<std::shared_ptr<void>> kept{lanes.own.at(rank).owner};
+        messages = std::make_unique<DeviceMessages>(
+            DeviceMessages::Place{rank, count, &device, blocks, kernel, tables->threads,
+                                  mates.size() == 1, shared.address,
+                                  static_cast<std::uint64_t>(settings.timeout_s * 1e9)},
+            order, lanes.found.at(&device), kept);
+        for (auto& each : kept) links->keep(std::move(each));
+    });
+}
+
 Refusal DeviceRank::State::why() const {
     if (const auto giver = barrier->why(); giver != 0) {
         if (auto end = participant->end()) return std::move(*end);
@@ -319,6 +338,10 @@ Refusal DeviceRank::State::why() const {
                                       words_for(*tables->plans[p], *block, report)));
         }
     }
+    if (const auto found = is_ending ? std::nullopt : messages->stuck(seconds(settings.timeout_s));
+        found && (!first || found->status < first->first.first)) {
+        return found->why;
+    }
     return first ? first->second : Barrier::given_up();
 }
 
@@ -338,6 +361,8 @@ DeviceRank::~DeviceRank() = default;
 const LinkTables& DeviceRank::tables() const { return *state_->tables; }
 
 DeviceCalls& DeviceRank::calls() { return *state_->calls; }
+
+DeviceMessages& DeviceRank::messages() { return *state_->messages; }
 
 std::optional<Refusal> DeviceRank::error() {
     auto& own = *state_;

@@ -43,7 +43,7 @@ public:
     // Its calls: rows of `tables().rows`, kernels of `tables().kernels`, all loaded. No call allocates
     // memory of the device.
     DeviceCalls& calls();
-    // Its sends and receives; the same of memory.
+    // Its sends and receives, likewise.
     DeviceMessages& messages();
 
     // Why calls have failed or were given up: the same from then on; none as long as none was. Never

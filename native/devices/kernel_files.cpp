@@ -20,7 +20,8 @@ std::string bytes_of_file(const std::string& path, const std::string& what,
     throw Refusal("N653", what, path + ": " + std::strerror(errno), {}, remedy);
 }
 
-LoadedKernels load_kernels(const CudaDevice& device, const std::string& path, unsigned threads) {
+LoadedKernels load_kernels(const CudaDevice& device, const std::string& path, unsigned threads,
+                           const char* run, const char* divide) {
     using Key = std::tuple<int, std::string, unsigned>;
     static auto& lock = *new std::mutex;  // threads may still come while the process ends
     static auto& every = *new std::map<Key, LoadedKernels>;
@@ -31,9 +32,9 @@ LoadedKernels load_kernels(const CudaDevice& device, const std::string& path, un
     const auto code = bytes_of_file(path, "kernels of this version of sley",
                                     "Install the package sley-kernels of sley's version.");
     const auto module = device.load(code.c_str());
-    const auto run = device.function(module, "sley_run");
-    const LoadedKernels made{run, device.function(module, "sley_divide"),
-                             device.blocks_at_once(run, static_cast<int>(threads))};
+    const auto found = device.function(module, run);
+    const LoadedKernels made{found, divide == nullptr ? 0 : device.function(module, divide),
+                             device.blocks_at_once(found, static_cast<int>(threads))};
     return every[key] = made;
 }
 

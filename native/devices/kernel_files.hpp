@@ -12,13 +12,16 @@ namespace sley {
 std::string bytes_of_file(const std::string& path, const std::string& what,
                           const std::string& remedy);
 
-// A plan's kernels on a device, which stay loaded until the process ends; see PlanCall::Place.
+// Kernels on a device, which stay loaded until the process ends: a plan's, see PlanCall::Place, or one
+// that runs alone.
 struct LoadedKernels {
     std::uintptr_t run, divide;
     int room;  // the blocks that the device holds at once
 };
 
-// Those of a file with machine code. threads: of a block. Throws Refusal (N653), cuda::Error.
-LoadedKernels load_kernels(const CudaDevice& device, const std::string& path, unsigned threads);
+// Those of a file with machine code. threads: of a block. divide: null without one. Throws Refusal
+// (N653), cuda::Error.
+LoadedKernels load_kernels(const CudaDevice& device, const std::string& path, unsigned threads,
+                           const char* run = "sley_run", const char* divide = "sley_divide");
 
 }  // namespace sley

@@ -9,7 +9,7 @@
 namespace sley {
 namespace {
 
-constexpr std::string_view kLinkHead = "sley link tables 1\n";  // the number grows with each other layout
+constexpr std::string_view kLinkHead = "sley link tables 2\n";  // the number grows with each other layout
 
 class Writer {
 public:
@@ -103,6 +103,7 @@ void visit(File& file, Tables& all) {
         file(one.file);
         file(one.divides);
     });
+    file(all.messages);
 }
 
 }  // namespace
@@ -153,13 +154,17 @@ void LinkTables::check() const {
                          row.call.root < key.ranks,
                      "kinds of calls");
     }
+    const auto expect_file = [](const std::string& name) {
+        expect_table(!name.empty() && name.find('/') == std::string::npos,
+                     "names of kernels' files");
+    };
+    expect_file(messages);
     for (const auto& one : kernels) {
         expect_table(is_plan(one.plan) && one.program.dtype >= 0 &&
                          one.program.dtype < kDataTypes && one.program.op >= 0 &&
                          one.program.op < kReduceOps,
                      "kernels of the plans");
-        expect_table(!one.file.empty() && one.file.find('/') == std::string::npos,
-                     "names of kernels' files");
+        expect_file(one.file);
     }
 }
 

@@ -56,6 +56,7 @@ struct LinkTables {
     std::size_t scratch = 0;  // bytes that a rank needs for the calls of bounded size, at most
     std::vector<Row> rows;
     std::vector<Kernels> kernels;
+    std::string messages;  // the file with the kernel of sends and receives
 
     // The bytes of a file, for runtimes of the same version, without Python. Equal tables have equal
     // bytes.

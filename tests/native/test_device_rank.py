@@ -6,9 +6,10 @@ from __future__ import annotations
 import errno
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -26,35 +27,54 @@ BLOCKS = 4
 DEVICES = "devices={} memory_bytes=4000000000 multiprocessors={}"
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with tables of small slots, kernels, and the stand-in."""
-    folder = tmp_path_factory.mktemp("ahead")
+def made(folder: Path, keys: Sequence[tuple[int, bool, int]], *flags: str) -> Path:
+    """The folder with tables of small slots, by ranks, whether on one device, and blocks, and
+    with kernels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(link_tables, "Settings", lambda: Settings(slot_bytes=4096))
-        for ranks, one_device, blocks in (
-            *((2, False, BLOCKS), (3, False, BLOCKS // 2)),
-            *((3, True, BLOCKS), (8, False, BLOCKS), (8, True, BLOCKS)),
-        ):
+        for ranks, one_device, blocks in keys:
             key = native.LinkKey(ranks, True, one_device, blocks)
-            write_tables(key, folder, ["float32"], [ReduceOp.SUM])
-        (folder / "other").mkdir()
-        key = native.LinkKey(2, True, False, BLOCKS)
-        write_tables(key, folder / "other", ["float32"], [ReduceOp.MAX])
+            write_tables(key, folder, ["float32"], [ReduceOp.SUM], flags)
     return folder
 
 
-def check(sanitizers: str, small: Path, scenario: str, *arguments: str, **environment: str) -> None:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    every = [
+        *((2, False, BLOCKS), (3, False, BLOCKS // 2)),
+        *((3, True, BLOCKS), (8, False, BLOCKS), (8, True, BLOCKS)),
+    ]
+    folder = made(tmp_path_factory.mktemp("ahead"), every)
+    (folder / "other").mkdir()
+    key = native.LinkKey(2, True, False, BLOCKS)
+    write_tables(key, folder / "other", ["float32"], [ReduceOp.MAX])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def races(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Here the kernel of messages is under the sanitizer of threads, too."""
+    folder, keys = tmp_path_factory.mktemp("races"), [(2, False, BLOCKS), (3, False, BLOCKS // 2)]
+    return made(folder, keys, "-g1", "-fsanitize=thread", "-DSLEY_RELEASE_MAY_BREAK")
+
+
+def run_ranks(
+    sanitizers: str, small: Path, scenario: str, *arguments: str, **environment: str
+) -> CompletedProcess[str]:
     sources = [path for part in PARTS for path in SOURCES[part]]
     unfreed = small / "unfreed"
     unfreed.write_text("leak:libcuda.so\n")  # the stand-in
-    done = run(
+    return run(
         sanitized(sanitizers, *sources, tests=["device_rank"]),
         *("device_rank", scenario, str(small), version("sley"), *arguments),
         LD_LIBRARY_PATH=stand_in(small)["LD_LIBRARY_PATH"],
         LSAN_OPTIONS=f"suppressions={unfreed}:print_suppressions=0",
         **environment,
     )
+
+
+def check(sanitizers: str, small: Path, scenario: str, *arguments: str, **environment: str) -> None:
+    done = run_ranks(sanitizers, small, scenario, *arguments, **environment)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
@@ -86,6 +106,29 @@ def test_ranks_without_python(sanitizers: str, scenario: str, argument: str, sma
     same of processes. `failed`: one is given up, and one waits too long. `aborts`, `deaths`: a
     thread aborts, or a process ends, at any time. `many`: communicators beside one another."""
     check(sanitizers, small, scenario, argument)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "arguments"),
+    [
+        ("messages", ("2", "2", "3")),
+        ("messages", ("3", "1", "2")),
+        ("captured", ()),
+        ("many_messages", ()),
+        ("refused_messages", ()),
+        ("stuck_messages", ()),
+    ],
+)
+def test_messages(scenario: str, arguments: tuple[str, ...], races: Path) -> None:
+    """`messages`: jobs of ranks that are threads, or processes, which group the same messages
+    differently, on two streams, beside collectives. The others: a graph of messages, more than fit
+    into a launch, and messages that are refused or find no partner."""
+    check("thread", races, scenario, *arguments)
+
+
+def test_a_lost_release_of_messages_is_noticed(races: Path) -> None:
+    done = run_ranks("thread", races, "messages", "2", "2", "1", SLEY_BREAK_RELEASE="1")
+    assert (done.returncode != 0, "data race" in done.stderr) == (True, True)
 
 
 @pytest.mark.parametrize("scenario", ["calls", "processes"])

@@ -24,7 +24,7 @@ from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.link_layout import layout_of
 from sley.engine.devices.settings import Settings
 from sley.engine.devices.windows import single_messages
-from sley.engine.kernels import Engine, Kernels, Platform, Variant
+from sley.engine.kernels import Engine, Kernels, Platform, Variant, messages_source
 from sley.engine.kernels.prebuilt import file_of
 from sley.engine.types import DATA_TYPES, DataType
 from sley.errors import Place, SleyError, disk_cache, reason_of
@@ -82,6 +82,7 @@ def link_tables(
         max(_scratch_bytes(table, layout.tables, ranks)),
         [(row[0], ready_kind(row[0]), row[2], *table.ranges(row)) for row in table.rows],
         list(dict.fromkeys(_kernels(table, layout.kernels, types, ops, platform, name_of))),
+        name_of(messages_source(platform, settings.threads)),
     )
 
 

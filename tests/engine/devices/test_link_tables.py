@@ -59,6 +59,7 @@ def test_parts_that_dont_fit_are_refused() -> None:
             0,
             [("all_reduce", ready_kind("all_reduce"), 0, [], [0])],
             [],
+            "messages",
         )
     assert caught.value.code == "F425"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from sley.communicator.link_tables import link_tables
 from sley.engine import native
+from sley.engine.devices import ThreadsDevice
 from sley.engine.devices.tables import structure
-from sley.engine.kernels import Platform
+from sley.engine.kernels import Platform, messages_source
 from sley.engine.kernels.prebuilt import file_of
 from sley.engine.types import DATA_TYPES
 from sley.ir.words import ReduceOp
@@ -28,14 +29,21 @@ def stand_in(folder: Path) -> dict[str, str]:
 
 
 def write_tables(
-    key: native.LinkKey, folder: Path, types: Sequence[str], ops: Sequence[ReduceOp]
+    key: native.LinkKey,
+    folder: Path,
+    types: Sequence[str],
+    ops: Sequence[ReduceOp],
+    flags: Sequence[str] = (),
 ) -> None:
-    """Writes the tables for a key, and kernels that the stand-in runs, into a folder."""
+    """Writes the tables for a key, and kernels that the stand-in runs, into a folder. flags: of the
+    compiler, for the kernel of messages."""
+    messages = messages_source(Platform.CPU)
 
     def name_of(text: str) -> str:
         path = folder / file_of(text)
         if not path.exists():
-            library = threads().compiled(text)
+            device = ThreadsDevice(flags=["-O0", *flags]) if text == messages else threads()
+            library = device.compiled(text)
             head = f"library {structure('Call').itemsize} {library}\n"
             path.write_bytes(head.encode() + bytes(1))
         return path.name

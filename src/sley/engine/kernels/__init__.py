@@ -14,7 +14,16 @@ from sley.engine.kernels.source import (
     Kernels,
     Platform,
     Variant,
+    messages_source,
     refuse_varying_plan,
 )
 
-__all__ = ["KERNELS", "Engine", "Kernels", "Platform", "Variant", "refuse_varying_plan"]
+__all__ = [
+    "KERNELS",
+    "Engine",
+    "Kernels",
+    "Platform",
+    "Variant",
+    "messages_source",
+    "refuse_varying_plan",
+]

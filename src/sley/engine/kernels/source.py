@@ -48,8 +48,8 @@ _STEPS, _CHUNKS = 1 << 20, 1 << 30
 """The numbers of steps of a block and of chunks that no longer fit into the bits of the kernels'
 records."""
 
-_HEADERS = ("layout.hpp", "elements.hpp", "state.hpp", "carry.hpp", "execute.hpp", "kernel.hpp")
-_OF_GROUPS = "groups.hpp"
+_HEADERS = ("layout.hpp", "elements.hpp", "state.hpp", "carry.hpp")
+_OF_PLANS, _OF_GROUPS = ("execute.hpp", "kernel.hpp"), "groups.hpp"
 _INCLUDE = re.compile(r'^(#pragma once|#include "(.*)")\n', re.MULTILINE)
 
 
@@ -131,20 +131,8 @@ class Kernels:
             variant = replace(variant, dtype=moved.number, reduce_op=ReduceOp.SUM)
         body = self.text if engine is Engine.GENERATED else _header("interpreter.hpp")
         groups = len(self.plan.groups) > 0
-        head: dict[str, object] = {
-            "SLEY_TYPE": variant.dtype,
-            "SLEY_REDUCTION": int(variant.reduce_op),
-            "SLEY_SCALES": int(variant.scales),
-            "SLEY_THREADS": variant.threads,
-            "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
-            **_sizes(self.operands),
-            "SLEY_GROUPS": int(groups),
-        }
-        if groups:
-            operation, size_bytes = reduction(variant.dtype, variant.reduce_op)
-            head |= {"SLEY_SWITCH_OP": f'"{operation}"', "SLEY_SWITCH_BYTES": size_bytes}
-        lines = [f"#define {name} {value}" for name, value in head.items()]
-        return "\n".join([*lines, primitives(variant.platform, groups), body])
+        head = _head(variant, _sizes(self.operands), groups=groups)
+        return "\n".join([*head, primitives(variant.platform, groups), body])
 
 
 def refuse_varying_plan(plan: Plan) -> None:
@@ -228,8 +216,34 @@ def _round_up(number: int) -> int:
 @cache
 def primitives(platform: Platform, groups: bool = False) -> str:
     """The primitives of a platform as one text, with those of groups if a plan needs them."""
-    names = (f"{platform.value}.hpp", *_HEADERS, *([_OF_GROUPS] if groups else []))
+    names = (f"{platform.value}.hpp", *_HEADERS, *_OF_PLANS, *([_OF_GROUPS] if groups else []))
     return "\n".join(_header(name) for name in names)
+
+
+def messages_source(platform: Platform, threads: int = 512) -> str:
+    """The text of the kernel of sends and receives, which have no plan. threads: per block."""
+    byte = Variant(platform, DATA_TYPES["int8"].number, ReduceOp.SUM, threads)
+    sizes = {"SLEY_PROTOCOL": list(Protocol).index(Protocol.SIMPLE), "SLEY_MISPLACED": 0}
+    head = _head(byte, {**sizes, "SLEY_PEERS": 1, "SLEY_WAITS": 1}, groups=False)
+    names = (f"{platform.value}.hpp", *_HEADERS, "messages.hpp")
+    return "\n".join([*head, *map(_header, names)])
+
+
+def _head(variant: Variant, sizes: dict[str, object], *, groups: bool) -> list[str]:
+    """The definitions before the primitives."""
+    head: dict[str, object] = {
+        "SLEY_TYPE": variant.dtype,
+        "SLEY_REDUCTION": int(variant.reduce_op),
+        "SLEY_SCALES": int(variant.scales),
+        "SLEY_THREADS": variant.threads,
+        "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
+        **sizes,
+        "SLEY_GROUPS": int(groups),
+    }
+    if groups:
+        operation, size_bytes = reduction(variant.dtype, variant.reduce_op)
+        head |= {"SLEY_SWITCH_OP": f'"{operation}"', "SLEY_SWITCH_BYTES": size_bytes}
+    return [f"#define {name} {value}" for name, value in head.items()]
 
 
 @cache

@@ -24,12 +24,16 @@
 
 // A kernel runs its blocks as threads, and returns their number when all have ended. If one can't
 // start, those before it give up.
-#define SLEY_KERNEL(name)                                                      \
-    static void name##_block(const sley::Call& call);                          \
-    extern "C" int name(const sley::Call* call, int blocks) {                  \
-        return sley::run_team(name##_block, *call, call->setup.abort, blocks); \
-    }                                                                          \
-    static void name##_block(const sley::Call& call)
+#define SLEY_KERNEL(name) SLEY_KERNEL_OF(name, Call)
+#define SLEY_KERNEL_OF(name, Argument)                                               \
+    static void name##_block(const sley::layout::Argument& call);                    \
+    static void name##_thread(const void* call) {                                    \
+        name##_block(*static_cast<const sley::layout::Argument*>(call));             \
+    }                                                                                \
+    extern "C" int name(const sley::layout::Argument* call, int blocks) {            \
+        return sley::run_team(name##_thread, call, call->setup.abort, blocks);       \
+    }                                                                                \
+    static void name##_block(const sley::layout::Argument& call)
 
 namespace sley {
 
@@ -113,27 +117,23 @@ SLEY_INLINE void publish_host(u64* word, u64 value) {
 
 // The threads of a kernel. Not std::thread in a std::vector, whose instances are half of what a
 // compiler makes of a kernel without optimisation.
-namespace layout {
-struct Call;
-}
-using layout::Call;
 struct Thread {
-    void (*run)(const Call&);
-    const Call* call;
+    void (*run)(const void*);
+    const void* call;
     Current place;
     pthread_t handle;
 };
 static void* run_thread(void* argument) {
     const Thread& thread = *static_cast<Thread*>(argument);
     current = thread.place;
-    thread.run(*thread.call);
+    thread.run(thread.call);
     return nullptr;
 }
-static int run_team(void (*run)(const Call&), const Call& call, u64* abort, int blocks) {
+static int run_team(void (*run)(const void*), const void* call, u64* abort, int blocks) {
     Thread* team = static_cast<Thread*>(std::calloc(blocks, sizeof(Thread)));
     int started = 0;
     for (; team && started < blocks; ++started) {
-        team[started] = {run, &call, {started, blocks}, {}};
+        team[started] = {run, call, {started, blocks}, {}};
         if (pthread_create(&team[started].handle, nullptr, run_thread, &team[started])) break;
     }
     if (started < blocks) publish_host(abort, 1);

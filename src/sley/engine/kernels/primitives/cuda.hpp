@@ -21,9 +21,10 @@
 #define SLEY_ROLLED _Pragma("unroll 1")  // around batches: more of them would need more registers
 // One block may use all registers of a multiprocessor: to spill none matters more than to fit
 // several blocks.
-#define SLEY_KERNEL(name)                                         \
+#define SLEY_KERNEL(name) SLEY_KERNEL_OF(name, Call)
+#define SLEY_KERNEL_OF(name, Argument)                            \
     extern "C" __global__ void __launch_bounds__(SLEY_THREADS, 1) \
-        name(const __grid_constant__ sley::Call call)
+        name(const __grid_constant__ sley::layout::Argument call)
 
 namespace sley {
 

@@ -38,6 +38,12 @@ struct Counter {
     u64 call, ticks;
 };
 
+// Why a block waits; the numbers are those of `sley.engine.outcomes.Reason`. kCall, kBytes: the other
+// end makes another call, or sends another number of bytes.
+enum Reason : u32 {
+    kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4, kCall = 5, kBytes = 6
+};
+
 // A block's report to the host when it gives up; `status` is written last.
 struct Report {
     u64 status;  // 0 nothing to report, 1 it waited too long, 2 another gave up
@@ -48,7 +54,7 @@ struct Report {
                               // the block's sender; the rank's sender and its message; the receiver
     u64 ticks;  // at the begin of the call
     u64 call, other;  // `Setup::call`, and of a rank that makes another call; 0: it isn't Direct
-};
+};  // of a message: target, the other rank; call, its bytes; ticks, for kBytes, the bytes sent
 
 // One end of a connection. `published` and `slots` are in the receiver's memory, `consumed` is in
 // the sender's: each polls its own. Slots from which a switch reads are in the sender's memory.
@@ -166,9 +172,47 @@ struct Call {
     Registrations registered[kRanks];
 };
 
+// A lane: tiles from one rank to another, through slots in the receiver's memory, in `value` of which
+// counters the last one's number is; it only grows. The counter at this end also has its own last one.
+struct Lane {
+    Counter* published;
+    Counter* consumed;
+    char* slots;
+    i32 rank;  // at the other end
+    i32 sends;
+};
+
+// Slots of a lane, and the bytes of a message in each. They begin where the sender's address is between
+// two multiples of 16, so that it moves whole vectors. Behind them is the slot's label.
+constexpr int kLaneSlots = 4;
+constexpr i64 kLaneTile = 128 << 10, kLaneSlot = kLaneTile + 128, kLaneLabel = kLaneTile + 16;
+struct Label {
+    i64 bytes;  // of the message
+    i64 shift;  // of its first byte in the slot
+};
+
+// A message, in `parts` parts, one in each lane from `lane` on. lanes: the most parts of a message to
+// that rank, or from there, in the launch; next: the first message that isn't.
+struct Message {
+    char* address;
+    i64 bytes;
+    u16 parts, lane, lanes, next;
+};
+
+// The argument of the kernel of messages, which are ordered by peer and direction.
+constexpr int kMessages = 159;
+struct Messages {
+    Setup setup;  // only who gives up, and when
+    const Lane* lanes;
+    Report* reports;  // of the blocks
+    u64 count;
+    Message messages[kMessages];
+};
+
 static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 56, "layout");
 static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) == 48, "layout");
 static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
 static_assert(sizeof(Call) == 184 + 30 * kRanks, "layout");
+static_assert(sizeof(Messages) == sizeof(Call) && kLaneTile % 128 == 0, "layout");
 
 }  // namespace sley::layout

@@ -8,9 +8,6 @@ using namespace layout;
 constexpr int kProtocol = SLEY_PROTOCOL;
 constexpr bool kFlagged = kProtocol == kLL || kProtocol == kLL128;
 
-// Why a block waits; the numbers are those of `sley.engine.outcomes.Reason`.
-enum Reason : u32 { kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4, kCall = 5 };
-
 // The tiles that an instruction runs one after another before the next instruction begins.
 struct Slices {
     i32 first, end;
