@@ -23,7 +23,7 @@ std::string kind_of(const std::string& name) {
             letters += static_cast<char>(std::tolower(static_cast<unsigned char>(one)));
         }
     }
-    return letters;
+    return letters == "send" || letters == "recv" ? "sendrecv" : letters;
 }
 
 std::string variable(const char* name) {
@@ -39,7 +39,8 @@ double seconds(const char* name, double otherwise) {
 }
 
 constexpr const char* kCollectives[] = {"allreduce",     "broadcast", "reduce", "allgather",
-                                        "reducescatter", "alltoall",  "gather", "scatter"};
+                                        "reducescatter", "alltoall",  "gather", "scatter",
+                                        "sendrecv"};
 
 }  // namespace
 
@@ -62,7 +63,7 @@ Settings Settings::from_environment() {
         const auto kind = kind_of(name);
         const auto end = std::end(kCollectives);
         if (std::find(std::begin(kCollectives), end, kind) == end) {
-            made.lacks = "SLEY_NCCL names '" + name + "', which is no collective";
+            made.lacks = "SLEY_NCCL names '" + name + "', which sley doesn't run";
         }
         made.kinds.insert(kind);
     }

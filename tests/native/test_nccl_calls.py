@@ -1,6 +1,6 @@
-"""Collective calls that sley's library with NCCL's interface runs itself, over the stand-in for
-NVIDIA's driver: a client in C, also compiled with the headers that test_nccl_library.py finds,
-against NumPy."""
+"""Collective calls, sends and receives that sley's library with NCCL's interface runs itself, over
+the stand-in for NVIDIA's driver: a client in C, also compiled with the headers that
+test_nccl_library.py finds, against NumPy."""
 
 from __future__ import annotations
 
@@ -107,6 +107,18 @@ def test_wrong_calls_are_refused_before_they_begin(
         *["N703: expected a reduction for ncclAllReduce of the communicator"] * 2,
         "N703: expected a reduction for ncclRedOpDestroy of the communicator",
         *["N705: expected a type from 0 to 11 for ncclAllReduce, found 12"] * 2,
+        "N705: expected a type from 0 to 11 for ncclSend, found 12",
+        "N705: expected a peer from 0 to 1 for ncclSend, found 2",
+        "N705: expected a peer from 0 to 1 for ncclRecv, found -1",
+        "N705: expected buffers of less than 2^63 bytes for ncclSend, found 4611686018427387",
+        "for ncclSend, found a null pointer",
+        "for ncclRecv, found a null pointer",
+        "which is on device 1",
+        "K517: expected a stream of",
+        "N705: ",
+        *["N705: expected a peer from 0 to 1 for ncclRecv, found 2"] * 2,
+        "N705: ",
+        "N705: expected a group's sends and receives in one graph, or in none",
     ]
     for line, words in zip(told, expected, strict=False):
         assert line.startswith("4 "), line
