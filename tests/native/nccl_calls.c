@@ -6,14 +6,14 @@
  * "processes", one each; "wrong": as "group", after calls that are refused or passed on, and prints
  * what it gets for these; "aborted": rank 1 aborts a call of rank 0. CALLS has a line for each
  * call: the function's number (as in `start`), the type, the operation (5, 6: PreMulSum by a scalar
- * of the host, of the device), the count, the root, the stream (0 the default, 1 an own one, 2 an
- * own one that is captured) and whether it is the form with a config. VALUES has four tables of 16
- * values of 8 bytes for each type, of which an element takes the first: what is summed, what is
- * multiplied, the ranks' scalars, and what is averaged. Sends and receives are of two kinds: all ranks
- * send to the rank that is as far from them as "root" says; or to all ranks, unequal parts, each in two
- * messages. Each rank puts its outputs, call after
- * call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for NVIDIA's driver,
- * "devices=4 memory_bytes=1000".
+ * of the host, of the device), the count, the root, the stream (0 the default, or an own one where
+ * ranks share a device, and so its default stream; 1 an own one, 2 an own one that is captured) and
+ * whether it is the form with a config. Of SHIFT the root is how far on the rank is that each one
+ * sends to; in an EXCHANGE all send to all, unequal parts, in two messages each. VALUES has four
+ * tables of 16 values of 8 bytes for each type, of which an element takes the first: what is summed,
+ * what is multiplied, the ranks' scalars, and what is averaged. Each rank puts its outputs, call
+ * after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for NVIDIA's
+ * driver, "devices=4 memory_bytes=1000".
  *
  * Each rank chooses by itself whether a call is in place, and whether what NCCL doesn't read is null.
  * All of the memory but the output must stay as it was. */
@@ -80,6 +80,7 @@ struct rank {
   int number;
   ncclComm_t comm;
   void *context, *stream, *graph;
+  void *other; /* stream */
   uint64_t scalar;                /* where the device has it */
   uint64_t memory[2];             /* what is sent is in the first, unless in place */
   unsigned char *before[2], *after[2];
@@ -146,6 +147,7 @@ static void open_rank(struct rank *r, int number) {
   CHECK(cuDevicePrimaryCtxRetain(&r->context, device));
   CHECK(cuCtxPushCurrent(r->context));
   CHECK(cuStreamCreate(&r->stream, 1));
+  if (devices < ranks) CHECK(cuStreamCreate(&r->other, 1));
   CHECK(cuMemAlloc(&r->scalar, 8));
   for (i = 0; i < 2; ++i) {
     /* Kernels read memory of the host, too. */
@@ -171,7 +173,9 @@ static uint32_t mixed(uint32_t call, uint32_t rank) {
   return x ^ x >> 13;
 }
 
-static void *stream_of(struct rank *r, const struct call *c) { return c->stream ? r->stream : NULL; }
+static void *stream_of(struct rank *r, const struct call *c) {
+  return c->stream ? r->stream : r->other;
+}
 
 /* How many elements one rank sends another in an EXCHANGE. */
 static size_t part_of(const struct call *c, int from, int to) {
@@ -357,7 +361,7 @@ static void send_wrongly(struct rank *r, struct rank *other) {
   CHECK(cuStreamBeginCapture(r->stream, 1));
   CHECK(ncclGroupStart());
   CHECK(ncclSend(a, 4, HALF, 1, r->comm, r->stream));
-  CHECK(ncclRecv(b, 4, HALF, 1, r->comm, NULL));
+  CHECK(ncclRecv(b, 4, HALF, 1, r->comm, r->other));
   SAY(ncclGroupEnd());
   CHECK(cuStreamEndCapture(r->stream, &r->graph));
 }
@@ -485,7 +489,7 @@ static void send_crosswise(struct rank *all) {
     }
     CHECK(ncclGroupStart());
     for (k = 0; k < ranks; ++k) {
-      void *own = all[k].stream, *other = streams == 1 ? own : NULL;
+      void *own = all[k].stream, *other = streams == 1 ? own : all[k].other;
       for (turn = 0; turn < 2; ++turn) {
         const int which = (k + turn) % 2;
         const size_t at = which * (size_t)HALF_BYTES;
