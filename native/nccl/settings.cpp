@@ -15,7 +15,7 @@
 namespace sley::nccl {
 namespace {
 
-// "AllReduce" and "all_reduce" alike.
+// "AllReduce" and "all_reduce" alike. A send isn't run without its receive.
 std::string kind_of(const std::string& name) {
     std::string letters;
     for (const char one : name) {
@@ -38,7 +38,7 @@ double seconds(const char* name, double otherwise) {
     return found > 0 ? std::min(found, 365 * 86400.0) : otherwise;
 }
 
-constexpr const char* kCollectives[] = {"allreduce",     "broadcast", "reduce", "allgather",
+constexpr const char* kRunByName[] = {"allreduce",     "broadcast", "reduce", "allgather",
                                         "reducescatter", "alltoall",  "gather", "scatter",
                                         "sendrecv"};
 
@@ -61,8 +61,8 @@ Settings Settings::from_environment() {
     std::istringstream names(made.which);
     for (std::string name; std::getline(names, name, ',');) {
         const auto kind = kind_of(name);
-        const auto end = std::end(kCollectives);
-        if (std::find(std::begin(kCollectives), end, kind) == end) {
+        const auto end = std::end(kRunByName);
+        if (std::find(std::begin(kRunByName), end, kind) == end) {
             made.lacks = "SLEY_NCCL names '" + name + "', which sley doesn't run";
         }
         made.kinds.insert(kind);
