@@ -6,6 +6,7 @@ Without a GPU, PyTorch's fake group stands for its backend, and fake tensors for
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -17,9 +18,11 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sley.communicator import Settings
+from sley.compiler.deployment import nccl_programs
 from sley.errors import SleyError
 from sley.torch import CollectiveError, nccl
 from support.devices.nccl_clients import compiled, stand_in
+from support.processes.forked import PROCESSES
 from support.processes.rank_pool import RankPool
 
 CUDA = torch.device("cuda")
@@ -200,12 +203,28 @@ CLIENT = (
 OWN = "int ncclCommInitRankConfig(void) { return 0; }\n"
 
 
+def put_before(library: Path, client: Path) -> None:
+    """Exits with 0 if a client calls a library that is there for the whole process."""
+    ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(client))
+    with (
+        patch.object(nccl, "_of_pytorch", lambda: client),
+        patch.object(dist, "is_nccl_available", lambda: True),
+    ):
+        os._exit(0 if nccl.called_library(client) == library and nccl.is_in_place() else 1)
+
+
 @pytest.mark.parametrize("way", ["linked with it", "linked into it", "not there"])
 def test_the_library_that_a_client_calls(way: str, tmp_path: Path) -> None:
     text = {"linked with it": CLIENT, "linked into it": OWN, "not there": "int client;"}[way]
     (tmp_path / "client.c").write_text(text)
     flags = [str(stand_in()), "-Wl,--no-as-needed"] if way == "linked with it" else []
     client = compiled(tmp_path / "client.c", ".so", "-shared", "-fPIC", *flags)
+    if way != "not there":
+        child = PROCESSES.Process(target=put_before, args=(nccl_programs.library(), client))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
     ctypes.CDLL(str(stand_in()))  # as a preloaded one: before the client
     ctypes.CDLL(str(client))
     found = nccl.called_library(client)
