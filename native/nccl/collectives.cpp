@@ -96,8 +96,8 @@ std::string problem(const CudaDevice& device, std::uint64_t address, std::size_t
     if (address % item != 0) return std::string(text) + ", which is no multiple of that";
     const auto place = device.place_of(address);
     if (!place) return std::string(text) + ", which the driver doesn't know";
-    if (*place == device.ordinal() || device.is_everywhere(address)) return {};
-    return std::string(text) + ", which is on device " + std::to_string(*place);
+    if (place->ordinal == device.ordinal() || place->is_everywhere) return {};
+    return std::string(text) + ", which is on device " + std::to_string(place->ordinal);
 }
 
 // Sets the buffers that a call uses. Refuses what kernels couldn't.
@@ -118,7 +118,8 @@ Result set_buffers(const Comm& comm, const char* function, const Request& reques
         const auto& [what, memory, is_used, has_parts] = given[i];
         if (!is_used) continue;
         const auto address = reinterpret_cast<std::uint64_t>(memory);
-        if (const auto found = problem(device, address, item); !found.empty()) {
+        const bool is_known = i == 1 && address != 0 && address == call.buffers.addresses[0];
+        if (const auto found = is_known ? "" : problem(device, address, item); !found.empty()) {
             return wrong(function,
                          "memory of " + device.name() + " for elements of " +
                              std::to_string(item) + " bytes, as " + what,

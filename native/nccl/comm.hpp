@@ -92,6 +92,8 @@ public:
     void add_child(Opening* child);
     void remove_child(Opening* child);
 
+    // Ends what other threads wait for, and all calls under way, on all ranks; never waits itself.
+    void interrupt();
     // What NCCL's functions of these names do, with the real one too, for one that was opened.
     Result abort();
     Result destroy();
@@ -104,8 +106,6 @@ private:
     explicit Comm(std::size_t number) : number_(number) {}
 
     void clear();
-    // Ends what other threads wait for, and all calls under way, on all ranks; never waits itself.
-    void interrupt();
     std::shared_ptr<Part> detach();  // the part, which is to be closed
     void wait_for_children();
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <optional>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "nccl/errors.hpp"
 #include "nccl/opening.hpp"
 #include "nccl/passing.hpp"
+#include "network/own_thread.hpp"
 
 namespace sley::nccl {
 namespace {
@@ -90,18 +92,25 @@ Result Group::add(const std::shared_ptr<Opening>& opening, Handle** out) {
     }
     opening->out = out;
     opening->begin();
+    const auto refused = [&](Result result) {
+        opening->drop(result);
+        return note(result);
+    };
     if (depth > 0) {
         if (openings != nullptr && openings->front()->blocks != blocks) {
-            opening->drop(Result::kInvalidArgument);
-            return note(refuse(Result::kInvalidArgument, "N703",
-                               "communicators that all block, or all don't, in a group", "both",
-                               "Make them in two groups."));
+            return refused(refuse(Result::kInvalidArgument, "N703",
+                                  "communicators that all block, or all don't, in a group", "both",
+                                  "Make them in two groups."));
         }
         append(openings, opening);
     } else if (blocks) {
         return opening->run();
     } else {
-        std::thread([opening] { opening->run(); }).detach();
+        try {
+            own_thread([opening] { opening->run(); }).detach();
+        } catch (const Refusal& why) {
+            return refused(refuse(result_of(why), why));
+        }
     }
     return blocks ? Result::kSuccess : Result::kInProgress;
 }
@@ -147,18 +156,34 @@ Result Group::run_openings() {
     for (auto& one : take(openings)) {
         lanes[one->parent != nullptr ? static_cast<void*>(one->parent) : one.get()].push_back(one);
     }
+    if (lanes.empty()) return Result::kSuccess;
+    const bool blocks = lanes.begin()->second.front()->blocks;
     auto result = std::make_shared<std::atomic<Result>>(Result::kSuccess);
     std::vector<std::thread> threads;
+    std::optional<Refusal> lacks;
     for (auto& [_, lane] : lanes) {
-        threads.emplace_back([lane = lane, result] {
-            for (const auto& one : lane) {
-                const auto found = one->run();
-                if (is_error(found)) *result = found;
-            }
-        });
+        try {
+            if (lacks) throw Refusal(*lacks);
+            threads.push_back(own_thread([lane = lane, result] {
+                for (const auto& one : lane) {
+                    const auto found = one->run();
+                    if (is_error(found)) *result = found;
+                }
+            }));
+        } catch (const Refusal& why) {
+            lacks = why;
+            for (const auto& one : lane) one->drop(result_of(why));
+        }
     }
-    const bool blocks = lanes.empty() || lanes.begin()->second.front()->blocks;
+    // Those that are opened may wait for those that aren't.
+    auto lane = lanes.begin();
+    for (std::size_t k = 0; lacks && k < threads.size(); ++k, ++lane) {
+        for (const auto& one : lane->second) {
+            if (one->comm != nullptr) one->comm->interrupt();
+        }
+    }
     for (auto& thread : threads) blocks ? thread.join() : thread.detach();
+    if (lacks) return refuse(result_of(*lacks), *lacks);
     return blocks ? result->load() : Result::kInProgress;
 }
 

@@ -174,9 +174,12 @@ Opening::Decision Opening::decide() {
     try {
         all = meet(*participant);
     } catch (const Refusal& why) {
-        if (why.rule != "N605" && (why.rule != "N601" || parent != nullptr)) throw;
-        const bool has_real = parent != nullptr ? parent->real() != nullptr
-                                                : !settings_.is_only() && !real().path.empty();
+        // All ranks go to the real library: the root tells them alike that one is missing, or none
+        // has reached it, without whom the root misses it. Another end only this rank may have seen.
+        const bool is_alike =
+            why.rule == "N601" || (why.rule == "N605" && !participant->has_reached_root());
+        if (parent != nullptr || !is_alike) throw;
+        const bool has_real = !settings_.is_only() && !real().path.empty();
         if (!has_real) comm->lacks_real = "there is no NCCL";
         return {nullptr, line_of(why), has_real};
     }

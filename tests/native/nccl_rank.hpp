@@ -74,6 +74,7 @@ void DeviceRank::give_up(const Refusal& why) {
 }
 
 void DeviceRank::wait() {}
+bool DeviceRank::has_graphs() const { return false; }
 
 void DeviceRank::close(bool meet) {
     nccl_test::script.at("close", state_->participant->rank());
