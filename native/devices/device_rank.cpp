@@ -287,7 +287,7 @@ void DeviceRank::State::fill_calls() {
                           std::to_string(needed) + " blocks of " + std::to_string(mates.size()) +
                               " ranks");
         }
-        calls->set_program(one.plan, one.program, found.run, one.divides ? found.divide : 0);
+        calls->set_program(one.plan, one.program, found.run, found.divide);
     }
     if (tables->scratch == 0) return;
     const auto scratch = device.allocate(tables->scratch);

@@ -28,7 +28,10 @@ struct Group {
         Launch launch;
         std::size_t round;  // how many calls of its rank are before it
     };
-
+    struct Sent {
+        std::shared_ptr<Part> part;
+        StreamMessage message;
+    };
     struct Closing {
         std::shared_ptr<Part> part;
         bool waits;
@@ -48,6 +51,8 @@ struct Group {
     Result add(const std::shared_ptr<Opening>& opening, Handle** out);
     // A collective that sley runs, and that `prepare` has let pass: launched now, or at the end.
     Result add(std::shared_ptr<Part> part, const Collective& call, Launch launch);
+    // A message that sley runs: started now, or at the end, after the collectives.
+    Result add(std::shared_ptr<Part> part, const StreamMessage& message);
     // A rank that is closed now, or after the calls of the group. waits: until it is.
     void close(std::shared_ptr<Part> part, bool waits);
     // What a call in the group returns. is_known: to the real library's group, too.
@@ -60,6 +65,7 @@ struct Group {
     std::vector<Made>* made;  // null while there are none
     std::vector<std::shared_ptr<Opening>>* openings;
     std::vector<Call>* calls;
+    std::vector<Sent>* messages;
     std::vector<Closing>* closing;
 
 private:

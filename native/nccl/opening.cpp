@@ -251,7 +251,7 @@ void Opening::tell(const Decision& decision) const {
     const auto nccl = "NCCL " + real().version;
     log(function + what + ": " +
         (decision.part == nullptr ? "all calls go to " + nccl + ": " + decision.why
-         : "sley runs " + (which.empty() || settings_.is_only() ? "its collectives" : which) +
+         : "sley runs " + (which.empty() || settings_.is_only() ? "its collectives, sends and receives" : which) +
                (decision.has_real ? ", " + nccl + " other calls"
                                   : "; other calls are refused: " + comm->lacks_real)));
 }

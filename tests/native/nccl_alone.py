@@ -102,7 +102,7 @@ def every_function() -> None:
     for macro, result, name, parameters in functions():
         arguments: list[object] = []
         kept = []
-        if name == "GroupSimulateEnd":
+        if name in ("GroupSimulateEnd", "Send"):
             assert library.ncclGroupStart() == SUCCESS
         for kind, parameter in parameters:
             room = ctypes.create_string_buffer(INITIALIZED.get(parameter, b""), 256)
@@ -136,6 +136,8 @@ def every_function() -> None:
         types = {"Result": ctypes.c_int, "int": ctypes.c_int, "Team": Team}
         function.restype = types.get(result, ctypes.c_char_p if "*" in result else None)
         returned = function(*arguments)
+        if name == "Recv":  # of a message to itself
+            assert library.ncclGroupEnd() == SUCCESS, last_error()
         if macro == "PASSED" or name in REFUSED:
             assert last_error().startswith("N701: expected NVIDIA's NCCL"), (name, last_error())
             assert f"nccl{name}" in last_error()
@@ -210,6 +212,8 @@ def estimates() -> None:
         assert library.ncclGroupStart() == SUCCESS
         out, size = Pointer(ctypes.addressof(data)), ctypes.c_size_t(COUNT)
         assert library.ncclAllReduce(at, out, size, FLOAT, SUM, comm, None) == SUCCESS
+        # Started, it would be refused: nothing receives it.
+        assert library.ncclSend(at, size, FLOAT, 0, comm, None) == SUCCESS
 
     assert summed(comm, at, 2) == [2] * COUNT
     call()

@@ -256,7 +256,7 @@ void test_one_thread() {
     ncclGroupStart();
     CHECK(collective(comms[0], 9) == Result::kSuccess);
     CHECK(ncclCommSplit(comms[0], 0, 0, &failed, nullptr) == Result::kSuccess && failed != nullptr);
-    CHECK(ncclSend(nullptr, 1, 7, 0, comms[0], nullptr) == Result::kSuccess);
+    CHECK(ncclSignal(0, 0, 0, 0, comms[0], nullptr) == Result::kSuccess);
     Handle* gone = all[0];
     for (Handle* one : all) CHECK(is_sleys(one) && ncclCommDestroy(one) == Result::kSuccess);
     CHECK(ncclAllReduce(nullptr, nullptr, 1, 7, RedOp{}, gone, nullptr) == Result::kInvalidArgument);
@@ -311,12 +311,13 @@ void test_agreement() {
         CHECK(runs(2, [&](int) { return id; }) == nccl);
         unsetenv("SLEY_NCCL");
     }
-    setenv("SLEY_NCCL", "AllReduce,AlltoAll", 1);
+    setenv("SLEY_NCCL", "AllReduce,AlltoAll,Recv", 1);
     id = new_id();
     Handle* one = nullptr;
     CHECK(ncclCommInitRank(&one, 1, id, 0) == Result::kSuccess);
     const auto& its = *Comm::find(one).comm;
     CHECK(its.runs("all_reduce") && its.runs("all_to_all") && !its.runs("reduce"));
+    CHECK(its.runs("send_recv"));  // both ends
     CHECK(ncclCommDestroy(one) == Result::kSuccess);
     // Without NCCL: what sley doesn't run is refused, and so is a communicator that it can't run.
     setenv("SLEY_NCCL", "only", 1);
@@ -324,7 +325,7 @@ void test_agreement() {
     CHECK(ncclCommInitRank(&one, 1, id, 0) == Result::kSuccess && is_sleys(one));
     int count = 0;
     CHECK(ncclCommCount(one, &count) == Result::kSuccess && count == 1);
-    CHECK(ncclSend(nullptr, 1, 7, 0, one, nullptr) == Result::kInvalidUsage);
+    CHECK(ncclSignal(0, 0, 0, 0, one, nullptr) == Result::kInvalidUsage);
     CHECK(std::string(ncclGetLastError(one)).find("SLEY_NCCL=only") != std::string::npos);
     CHECK(ncclCommDestroy(one) == Result::kSuccess);
     script.refuses = "too little";
