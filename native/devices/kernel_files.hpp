@@ -19,8 +19,8 @@ struct LoadedKernels {
     int room;  // the blocks that the device holds at once
 };
 
-// Those of a file with machine code. threads: of a block. divide: null without one. Throws Refusal
-// (N653), cuda::Error.
+// Loads a file's kernels. threads: of a block. divide: null without one. Throws Refusal (N653),
+// cuda::Error.
 LoadedKernels load_kernels(const CudaDevice& device, const std::string& path, unsigned threads,
                            const char* run = "sley_run", const char* divide = "sley_divide");
 
