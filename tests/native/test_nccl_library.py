@@ -23,7 +23,9 @@ from click.testing import CliRunner
 from sley.cli import main
 from sley.compiler.deployment import nccl_programs
 from support.devices.native_programs import (
-    EVERY_SANITIZER,
+    BASE,
+    FEWER_SANITIZERS,
+    GPUS,
     NATIVE,
     ROOT,
     SOURCES,
@@ -35,9 +37,6 @@ from support.devices.native_programs import (
 from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
 
 CASES = TESTS / "nccl_cases.py"
-DOUBLES = {"device_rank.cpp", "gpu.cpp"}
-"""Sources for which nccl_rank.hpp has stand-ins."""
-
 OF_FORKS = {"ASAN_OPTIONS": "detect_leaks=0"}
 """Who is forked has what other threads of its parent had."""
 
@@ -121,12 +120,8 @@ def test_calls_over_the_stand_in(case: str) -> None:
 def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
     """A test of nccl_threads.cpp passes; returns its log. Its ranks on devices are stand-ins."""
 
-    def sources(*parts: str) -> list[Path]:
-        return [path for part in parts for path in SOURCES[part] if path.name not in DOUBLES]
-
-    # The sources for CUDA come last: their names would hide others.
-    own = (*sources("NCCL", "MEETING", "FABRIC", "ENGINE", "DEVICES"), TESTS / "nccl_threads.cpp")
-    program = sanitized(sanitizers, *own, *sources("CUDA"))
+    own = [path for path in SOURCES["NCCL"] if path.name != "gpu.cpp"]
+    program = sanitized(sanitizers, *own, TESTS / "nccl_threads.cpp", over=[BASE, GPUS])
     done = run(program, *arguments, SLEY_NCCL_LIBRARY=str(stand_in()), **more)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr
@@ -135,8 +130,9 @@ def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
 @pytest.mark.parametrize(
     "test", ["passed_on", "life", "one_thread", "agreement", "aborts", "few_threads"]
 )
-@pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
+@pytest.mark.parametrize("sanitizers", FEWER_SANITIZERS)
 def test_communicators_of_threads(sanitizers: str, test: str) -> None:
+    """Addresses only in slow runs: mixes of what they do are tested for these, too."""
     check_ranks(sanitizers, test)
 
 
