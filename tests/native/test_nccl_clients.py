@@ -117,6 +117,9 @@ ELSEWHERE = {
 and the suspension of a group's memory."""
 
 
+REPLAYS = [("threads", "polling"), ("processes", "blocking")]
+
+
 @pytest.fixture(scope="module")
 def nccl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an NCCL of version 22809, which clients find without sley."""
@@ -170,8 +173,7 @@ def process_group() -> Path:
     return compiled(PROCESS_GROUP, "", *flags)
 
 
-@pytest.mark.parametrize("ranks", ["threads", "processes"])
-@pytest.mark.parametrize("waits", ["blocking", "polling"])
+@pytest.mark.parametrize(("ranks", "waits"), REPLAYS)
 def test_the_calls_of_pytorchs_process_group(ranks: str, waits: str) -> None:
     journal = output([process_group(), "4", ranks, waits], variables(stand_in()))[0].splitlines()
     called = {f"nccl{line.split()[0]}" for line in journal}
@@ -180,8 +182,7 @@ def test_the_calls_of_pytorchs_process_group(ranks: str, waits: str) -> None:
     assert not [line for line in journal if "foreign" in line]
 
 
-@pytest.mark.parametrize("ranks", ["threads", "processes"])
-@pytest.mark.parametrize("waits", ["blocking", "polling"])
+@pytest.mark.parametrize(("ranks", "waits"), REPLAYS)
 def test_sley_runs_the_collectives_of_pytorchs_process_group(
     ranks: str, waits: str, folder: Path, driver: dict[str, str]
 ) -> None:
