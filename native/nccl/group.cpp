@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "nccl/errors.hpp"
-#include "nccl/opening.hpp"
 #include "nccl/passing.hpp"
 
 namespace sley::nccl {
@@ -97,13 +96,30 @@ Result Group::add(const std::shared_ptr<Opening>& opening, Handle** out) {
                                "communicators that all block, or all don't, in a group", "both",
                                "Make them in two groups."));
         }
-        append(openings, opening);
-    } else if (blocks) {
-        return opening->run();
-    } else {
-        std::thread([opening] { opening->run(); }).detach();
     }
+    append(openings, opening);
+    if (depth == 0) return make();
     return blocks ? Result::kSuccess : Result::kInProgress;
+}
+
+Result Group::add(Late late) {
+    Comm& comm = *late.completion.comm;
+    const bool is_busy = depth == 0 && comm.state() == Result::kInProgress;
+    if (!delays(comm) && (is_busy || !comm.begin_completion())) {
+        return note(refuse(Result::kInvalidArgument, "N703",
+                           "a communicator for " + late.completion.function, "one in progress",
+                           "Make calls when ncclCommGetAsyncError returns ncclSuccess."));
+    }
+    const bool blocks = comm.blocks;
+    append(lates, std::move(late));
+    if (depth == 0) return make();
+    return blocks ? Result::kSuccess : Result::kInProgress;
+}
+
+bool Group::delays(const Comm& comm) const {
+    return lates != nullptr && std::any_of(lates->begin(), lates->end(), [&](const Late& one) {
+        return one.completion.comm == &comm;
+    });
 }
 
 Result Group::add(std::shared_ptr<Part> part, const Collective& call, Launch launch) {
@@ -140,26 +156,52 @@ Result Group::end_real() {
     return PASS(GroupEnd)();
 }
 
-Result Group::run_openings() {
-    // Those of one parent one after the other: its ranks meet in this order. The others in threads,
-    // because each waits for other ranks, which may be of this thread, too.
-    std::map<const void*, std::vector<std::shared_ptr<Opening>>> lanes;
+Result Group::make() {
+    // Those of one communicator one after the other: its ranks meet in this order.
+    using Lane = std::vector<std::function<Result()>>;
+    std::map<const void*, Lane> lanes;
+    bool blocks = false;
     for (auto& one : take(openings)) {
-        lanes[one->parent != nullptr ? static_cast<void*>(one->parent) : one.get()].push_back(one);
+        const void* of = one->parent != nullptr ? static_cast<void*>(one->parent) : one.get();
+        blocks |= one->blocks;
+        lanes[of].push_back([one] { return one->run(); });
     }
-    auto result = std::make_shared<std::atomic<Result>>(Result::kSuccess);
-    std::vector<std::thread> threads;
-    for (auto& [_, lane] : lanes) {
-        threads.emplace_back([lane = lane, result] {
+    const auto later = take(lates);
+    std::map<Comm*, Completion> completions;
+    for (const auto& [its, _] : later) {
+        auto& lacks = completions.emplace(its.comm, its).first->second.lacks;
+        if (lacks.empty()) lacks = its.lacks;
+        blocks |= its.comm->blocks;
+    }
+    for (const auto& [comm, one] : completions) lanes[comm].push_back([one = one] { return one.run(); });
+    if (lanes.empty()) return Result::kSuccess;
+    const auto work = [lanes, later, completions, blocks] {
+        std::atomic<Result> result{Result::kSuccess};
+        const auto run = [&result](const Lane& lane) {
             for (const auto& one : lane) {
-                const auto found = one->run();
-                if (is_error(found)) *result = found;
+                const auto found = one();
+                if (is_error(found)) result = found;
             }
-        });
-    }
-    const bool blocks = lanes.empty() || lanes.begin()->second.front()->blocks;
-    for (auto& thread : threads) blocks ? thread.join() : thread.detach();
-    return blocks ? result->load() : Result::kInProgress;
+        };
+        // The others in threads, because each waits for other ranks, which may be of this thread, too;
+        // and all, if this thread has a group of the real library, which would only queue them.
+        std::vector<std::thread> threads;
+        auto lane = lanes.begin();
+        if (group.depth == 0) ++lane;
+        for (; lane != lanes.end(); ++lane) threads.emplace_back(run, std::cref(lane->second));
+        if (group.depth == 0) run(lanes.begin()->second);
+        for (auto& thread : threads) thread.join();
+        if (!is_error(result) && !later.empty()) {
+            if (!blocks) result = worse(result, real().GroupStart());
+            for (const auto& one : later) result = worse(result, one.call());
+            if (!blocks) result = worse(result, real().GroupEnd());
+        }
+        for (const auto& [comm, _] : completions) comm->end_completion(result);
+        return result.load();
+    };
+    if (blocks) return work();
+    std::thread(work).detach();
+    return Result::kInProgress;
 }
 
 Result Group::end() {
@@ -170,7 +212,7 @@ Result Group::end() {
         return result;
     }
     auto result = error;
-    if (!is_error(result)) result = note(run_openings());
+    if (!is_error(result)) result = note(make());
     if (!is_error(result)) {
         auto queued = take(calls);
         put_in_order(queued);
@@ -191,7 +233,7 @@ Result Group::simulate_end(Estimate* estimate) {
         real_depth = std::max(real_depth - 1, 0);
         result = worse(result, PASS(GroupSimulateEnd)(estimate));
     }
-    if (depth <= 1 && calls != nullptr && estimate != nullptr) {
+    if (depth <= 1 && (calls != nullptr || lates != nullptr) && estimate != nullptr) {
         if (estimate->magic != kEstimateMagic || estimate->size < sizeof *estimate) {
             result = worse(result, refuse(Result::kInvalidArgument, "N705",
                                           "NCCL_SIM_INFO_INITIALIZER for ncclGroupSimulateEnd",
@@ -213,6 +255,7 @@ void Group::clear(Result result) {
     error = Result::kSuccess;
     is_known = false;
     take(calls);
+    for (const auto& one : take(lates)) one.completion.comm->end_completion(Result::kSuccess);
     for (const auto& one : take(openings)) one->drop(result);
     for (const auto& one : take(made)) settle(one, result);
     const auto closed = take(closing);

@@ -56,7 +56,9 @@ Settings Settings::from_environment() {
         made.lacks = "without SLEY_NCCL_TABLES and SLEY_NCCL_KERNELS of `sley exec`";
     }
     if (made.is_off()) made.lacks = "SLEY_NCCL=off";
-    if (made.which.empty() || made.is_off() || made.is_only()) return made;
+    for (const char* word : {"", "off", "only", "eager"}) {
+        if (made.which == word) return made;
+    }
     std::istringstream names(made.which);
     for (std::string name; std::getline(names, name, ',');) {
         const auto kind = kind_of(name);

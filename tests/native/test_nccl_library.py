@@ -132,7 +132,7 @@ def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("test", ["passed_on", "life", "one_thread", "agreement", "aborts"])
+@pytest.mark.parametrize("test", ["passed_on", "life", "one_thread", "agreement", "aborts", "lazy"])
 @pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
 def test_communicators_of_threads(sanitizers: str, test: str) -> None:
     check_ranks(sanitizers, test)
