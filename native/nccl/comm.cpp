@@ -1,12 +1,11 @@
 #include "nccl/comm.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#include "nccl/forks.hpp"
 #include "nccl/opening.hpp"
 #include "nccl/passing.hpp"
 
@@ -21,21 +20,11 @@ struct Place {
     Comm* comm;  // also after its end
 };
 Place places[kMost];
-std::mutex making;
-std::size_t next = 0;
-
-// Counted so that a child of a fork knows the communicators of its parent by a comparison.
-std::atomic<unsigned> forks{0};
-
-void guard_forks() {
-    static const int guarded = pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
-                                              [] {
-                                                  ++forks;
-                                                  forget_parts();
-                                                  making.unlock();
-                                              });
-    (void)guarded;  // it fails without memory only
-}
+struct Making {
+    std::mutex mutex;
+    std::size_t next = 0;
+};
+OfProcess<Making> making;
 
 constexpr auto kPoll = std::chrono::milliseconds(1);
 
@@ -51,11 +40,10 @@ Result not_ready(const char* function, const char* found) {
 Handle* Comm::handle() { return reinterpret_cast<Handle*>(&places[number_]); }
 
 Comm* Comm::make() {
-    guard_forks();
-    const std::lock_guard lock(making);
+    const std::lock_guard lock(making->mutex);
     // In turn, so that a place is used again as late as possible. It ends: it tries each once.
     for (std::size_t tries = 0; tries < kMost; ++tries) {
-        const auto number = next++ % kMost;
+        const auto number = making->next++ % kMost;
         auto& place = places[number];
         if (place.live.load(std::memory_order_relaxed) != nullptr) continue;
         if (place.comm == nullptr) place.comm = new Comm(number);
@@ -70,7 +58,7 @@ Comm* Comm::make() {
 void Comm::clear() {
     const std::lock_guard held(mutex_);
     __atomic_store_n(&real_, nullptr, __ATOMIC_RELAXED);
-    process_ = forks;
+    process_ = forks();
     ops_.clear();
     ranks = 0;
     rank = device = -1;
@@ -102,7 +90,7 @@ Comm::Found Comm::find(const Handle* handle) {
     const auto first = reinterpret_cast<std::uintptr_t>(places);
     if (at - first >= sizeof(places) || (at - first) % sizeof(Place) != 0) return {};
     Comm* comm = places[(at - first) / sizeof(Place)].live.load(std::memory_order_acquire);
-    const bool is_inherited = comm != nullptr && comm->process_ != forks;
+    const bool is_inherited = comm != nullptr && comm->process_ != forks();
     return {is_inherited ? nullptr : comm, true, is_inherited};
 }
 
@@ -183,6 +171,9 @@ void Comm::begin() { is_opened_ = is_opening_ = true; }
 void Comm::wait_on(const std::shared_ptr<Participant>& participant) {
     const std::lock_guard held(mutex_);
     if (is_aborted_) throw aborted();
+    if (part_ != nullptr && is_error(part_->failure())) {
+        throw Refusal("N608", "a communicator in use", "one of which calls have failed");
+    }
     waits_on_ = participant;
 }
 
@@ -242,6 +233,12 @@ bool Comm::take_real(Handle* made) {
     if (is_aborted_ || is_revoked_) return false;
     __atomic_store_n(&real_, made, __ATOMIC_RELEASE);
     return true;
+}
+
+void Comm::give_up(const Refusal& why) {
+    const std::lock_guard held(mutex_);
+    if (part_ != nullptr) part_->give_up(why);
+    if (waits_on_ != nullptr) waits_on_->abort();
 }
 
 void Comm::give_up_real(const std::string& why) {
@@ -340,13 +337,7 @@ Result Comm::revoke(int flags) {
                       is_finalized_ ? "one that was finalized" : "one that was revoked before",
                       "Revoke a communicator once.");
     }
-    if (const auto kept = part()) {
-        kept->give_up({"N608", "a communicator in use", "it was revoked"});
-    }
-    {
-        const std::lock_guard held(mutex_);
-        if (waits_on_ != nullptr) waits_on_->abort();
-    }
+    give_up({"N608", "a communicator in use", "it was revoked"});
     return real() != nullptr ? PASS(CommRevoke)(handle(), flags) : Result::kSuccess;
 }
 

@@ -101,12 +101,16 @@ public:
     void end_completion(Result result);
     // The real one that was made in it; false if the communicator was aborted meanwhile.
     bool take_real(Handle* made);
-    // There will be none.
+    // Ends all calls, on all ranks, and a completion.
+    void give_up(const Refusal& why);
+    // There will be no real one.
     void give_up_real(const std::string& why);
     // The openings of those that are made of this one end with it.
     void add_child(Opening* child);
     void remove_child(Opening* child);
 
+    // Ends what other threads wait for, and all calls under way, on all ranks; never waits itself.
+    void interrupt();
     // What NCCL's functions of these names do, with the real one too, for one that was opened.
     Result abort();
     Result destroy();
@@ -119,8 +123,6 @@ private:
     explicit Comm(std::size_t number) : number_(number) {}
 
     void clear();
-    // Ends what other threads wait for, and all calls under way, on all ranks; never waits itself.
-    void interrupt();
     std::shared_ptr<Part> detach();  // the part, which is to be closed
     void wait_for_children();
 

@@ -9,14 +9,17 @@
 #include <initializer_list>
 #include <mutex>
 
+#include "nccl/forks.hpp"
+
 namespace sley::nccl {
 namespace {
 
-std::mutex mutex;
-// Of a fixed length: it must hold nothing that a destructor frees, because clients call until the
-// process ends. NCCL's own has 1,024 characters, too.
-char last[1024];
-std::atomic<bool> is_own{false};
+struct Last {
+    std::mutex mutex;
+    char line[1024];  // as NCCL's own
+    std::atomic<bool> is_own{false};
+};
+OfProcess<Last> last;
 
 bool debugs(std::initializer_list<const char*> levels) {
     const char* level = std::getenv("NCCL_DEBUG");
@@ -34,9 +37,9 @@ Result refuse(Result result, const char* code, const std::string& expected,
     const std::string line = std::string(code) + ": expected " + expected + ", found " + found +
                              ". " + remedy;
     {
-        const std::lock_guard lock(mutex);
-        std::snprintf(last, sizeof(last), "%s", line.c_str());
-        is_own = true;
+        const std::lock_guard lock(last->mutex);
+        std::snprintf(last->line, sizeof last->line, "%s", line.c_str());
+        last->is_own = true;
     }
     if (debugs({"WARN", "INFO", "TRACE"})) std::fprintf(stderr, "sley WARN %s\n", line.c_str());
     return result;
@@ -53,14 +56,14 @@ Result refuse(Result result, const Refusal& why) {
 }
 
 void heard(Result result) {
-    if (is_error(result)) is_own = false;
+    if (is_error(result)) last->is_own = false;
 }
 
 const char* own_error() {
-    if (!is_own) return nullptr;
-    thread_local char copy[sizeof(last)];
-    const std::lock_guard lock(mutex);
-    std::memcpy(copy, last, sizeof(last));
+    if (!last->is_own) return nullptr;
+    thread_local char copy[sizeof last->line];
+    const std::lock_guard lock(last->mutex);
+    std::memcpy(copy, last->line, sizeof copy);
     return copy;
 }
 

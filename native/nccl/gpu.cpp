@@ -3,7 +3,17 @@
 #include <map>
 #include <mutex>
 
+#include "nccl/forks.hpp"
+
 namespace sley::nccl {
+namespace {
+
+struct Devices {
+    std::mutex mutex;
+    std::map<int, CudaDevice*> by_ordinal;
+};
+
+}  // namespace
 
 Gpu Gpu::current() {
     try {
@@ -19,12 +29,11 @@ Gpu Gpu::current() {
 }
 
 Gpu Gpu::with(int ordinal) {
-    static auto* devices = new std::map<int, CudaDevice*>;
-    static auto* mutex = new std::mutex;
-    const std::lock_guard held(*mutex);
+    static OfProcess<Devices> devices;
+    const std::lock_guard held(devices->mutex);
     try {
         cuda::start();
-        auto& device = (*devices)[ordinal];
+        auto& device = devices->by_ordinal[ordinal];
         if (device == nullptr) device = new CudaDevice(ordinal);
         return {device, device->context(), ""};
     } catch (const std::exception& none) {

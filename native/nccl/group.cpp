@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <optional>
 #include <thread>
 #include <tuple>
 #include <utility>
 
 #include "nccl/errors.hpp"
 #include "nccl/passing.hpp"
+#include "network/own_thread.hpp"
 
 namespace sley::nccl {
 namespace {
@@ -55,6 +57,56 @@ Result worse(Result one, Result other) {
     return is_error(one) || other == Result::kSuccess ? one : other;
 }
 
+// The making of a communicator, or of the real one.
+struct Job {
+    std::function<Result()> run;
+    std::function<void(Result)> drop;  // instead
+    std::function<void()> interrupt;
+};
+// Those of one communicator one after the other: its ranks meet in this order.
+using Lane = std::vector<Job>;
+using Lanes = std::map<const void*, Lane>;
+
+void drop(const Lane& lane, Result why) {
+    for (const auto& one : lane) one.drop(why);
+}
+
+// Beside one another: each waits for other ranks, which may be of this thread, too.
+Result run(const Lanes& lanes) {
+    std::atomic<Result> result{Result::kSuccess};
+    const auto work = [&result](const Lane& lane) {
+        for (const auto& one : lane) {
+            const auto found = one.run();
+            if (is_error(found)) result = found;
+        }
+    };
+    // A thread with a group of the real library's would only queue what it makes.
+    const bool takes_part = group.depth == 0;
+    const auto first = takes_part ? std::next(lanes.begin()) : lanes.begin();
+    std::vector<std::thread> threads;
+    std::optional<Refusal> lacks;
+    for (auto lane = first; lane != lanes.end() && !lacks; ++lane) {
+        try {
+            threads.push_back(own_thread([&work, &its = lane->second] { work(its); }));
+        } catch (const Refusal& why) {
+            lacks = why;
+        }
+    }
+    if (!lacks) {
+        if (takes_part) work(lanes.begin()->second);
+    } else {
+        // Those that are made may wait for those that aren't.
+        auto lane = first;
+        for (std::size_t k = 0; k < threads.size(); ++k, ++lane) {
+            for (const auto& one : lane->second) one.interrupt();
+        }
+        for (; lane != lanes.end(); ++lane) drop(lane->second, result_of(*lacks));
+        if (takes_part) drop(lanes.begin()->second, result_of(*lacks));
+    }
+    for (auto& thread : threads) thread.join();
+    return lacks ? refuse(result_of(*lacks), *lacks) : result.load();
+}
+
 }  // namespace
 
 Result no_place() {
@@ -89,12 +141,15 @@ Result Group::add(const std::shared_ptr<Opening>& opening, Handle** out) {
     }
     opening->out = out;
     opening->begin();
+    const auto refused = [&](Result result) {
+        opening->drop(result);
+        return note(result);
+    };
     if (depth > 0) {
         if (openings != nullptr && openings->front()->blocks != blocks) {
-            opening->drop(Result::kInvalidArgument);
-            return note(refuse(Result::kInvalidArgument, "N703",
-                               "communicators that all block, or all don't, in a group", "both",
-                               "Make them in two groups."));
+            return refused(refuse(Result::kInvalidArgument, "N703",
+                                  "communicators that all block, or all don't, in a group", "both",
+                                  "Make them in two groups."));
         }
     }
     append(openings, opening);
@@ -157,14 +212,13 @@ Result Group::end_real() {
 }
 
 Result Group::make() {
-    // Those of one communicator one after the other: its ranks meet in this order.
-    using Lane = std::vector<std::function<Result()>>;
-    std::map<const void*, Lane> lanes;
+    Lanes lanes;
     bool blocks = false;
     for (auto& one : take(openings)) {
         const void* of = one->parent != nullptr ? static_cast<void*>(one->parent) : one.get();
+        lanes[of].push_back({[one] { return one->run(); }, [one](Result why) { one->drop(why); },
+                             [one] { if (one->comm != nullptr) one->comm->interrupt(); }});
         blocks |= one->blocks;
-        lanes[of].push_back([one] { return one->run(); });
     }
     const auto later = take(lates);
     std::map<Comm*, Completion> completions;
@@ -173,35 +227,33 @@ Result Group::make() {
         if (lacks.empty()) lacks = its.lacks;
         blocks |= its.comm->blocks;
     }
-    for (const auto& [comm, one] : completions) lanes[comm].push_back([one = one] { return one.run(); });
-    if (lanes.empty()) return Result::kSuccess;
-    const auto work = [lanes, later, completions, blocks] {
-        std::atomic<Result> result{Result::kSuccess};
-        const auto run = [&result](const Lane& lane) {
-            for (const auto& one : lane) {
-                const auto found = one();
-                if (is_error(found)) result = found;
-            }
+    for (const auto& [comm, its] : completions) {
+        const auto interrupt = [comm = comm] {
+            comm->give_up({"N608", "a communicator in use", "no thread to make NCCL's"});
         };
-        // The others in threads, because each waits for other ranks, which may be of this thread, too;
-        // and all, if this thread has a group of the real library, which would only queue them.
-        std::vector<std::thread> threads;
-        auto lane = lanes.begin();
-        if (group.depth == 0) ++lane;
-        for (; lane != lanes.end(); ++lane) threads.emplace_back(run, std::cref(lane->second));
-        if (group.depth == 0) run(lanes.begin()->second);
-        for (auto& thread : threads) thread.join();
-        if (!is_error(result) && !later.empty()) {
-            if (!blocks) result = worse(result, real().GroupStart());
-            for (const auto& one : later) result = worse(result, one.call());
-            if (!blocks) result = worse(result, real().GroupEnd());
-        }
+        lanes[comm].push_back(
+            {[its = its] { return its.run(); }, [=](Result) { interrupt(); }, interrupt});
+    }
+    if (lanes.empty()) return Result::kSuccess;
+    const auto end = [completions](Result result) {
         for (const auto& [comm, _] : completions) comm->end_completion(result);
-        return result.load();
+        return result;
+    };
+    const auto work = [lanes, later, end, blocks] {
+        auto result = run(lanes);
+        if (is_error(result) || later.empty()) return end(result);
+        if (!blocks) result = real().GroupStart();
+        for (const auto& one : later) result = worse(result, one.call());
+        return end(blocks ? result : worse(result, real().GroupEnd()));
     };
     if (blocks) return work();
-    std::thread(work).detach();
-    return Result::kInProgress;
+    try {
+        own_thread(work).detach();
+        return Result::kInProgress;
+    } catch (const Refusal& why) {
+        for (const auto& [_, lane] : lanes) drop(lane, result_of(why));
+        return end(refuse(result_of(why), why));
+    }
 }
 
 Result Group::end() {

@@ -3,21 +3,19 @@
 #include <map>
 #include <mutex>
 
+#include "nccl/forks.hpp"
 #include "nccl/gpu.hpp"
 #include "nccl/passing.hpp"
 
 namespace sley::nccl {
 namespace {
 
-// What ncclMemAlloc gave where there is no NCCL. Never destroyed: clients free until the process ends.
+// What ncclMemAlloc gave where there is no NCCL.
 struct Allocations {
     std::mutex mutex;
     std::map<void*, Resource> by_address;
 };
-Allocations& allocations() {
-    static auto* one = new Allocations;
-    return *one;
-}
+OfProcess<Allocations> allocations;
 
 // Whether registrations of a communicator are hints for nobody.
 bool has_no_registrations(const Handle* handle) {
@@ -40,7 +38,7 @@ FUNCTION(Result, MemAlloc, (void** pointer, size_t size)) {
     return guarded([&] {
         auto made = gpu.device->allocate_shared(size);  // other processes can map it, as NCCL's
         auto* address = reinterpret_cast<void*>(made.address);
-        auto& all = allocations();
+        auto& all = *allocations;
         const std::lock_guard held(all.mutex);
         all.by_address[address] = std::move(made);
         *pointer = address;
@@ -49,7 +47,7 @@ FUNCTION(Result, MemAlloc, (void** pointer, size_t size)) {
 }
 
 FUNCTION(Result, MemFree, (void* pointer)) {
-    auto& all = allocations();
+    auto& all = *allocations;
     decltype(all.by_address)::node_type freed;  // without the lock
     {
         const std::lock_guard held(all.mutex);

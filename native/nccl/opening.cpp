@@ -12,6 +12,7 @@
 #include "nccl/errors.hpp"
 #include "nccl/real.hpp"
 #include "network/hmac.hpp"
+#include "network/own_thread.hpp"
 
 namespace sley::nccl {
 namespace {
@@ -65,19 +66,20 @@ std::string told(const char* function, Result result) {
 }
 
 // What comes of a real communicator that all ranks of one make. is_over: no later try will do.
-struct Making {
+struct Completed {
     Handle* real = nullptr;
     Result result = Result::kSuccess;
     std::string why = "";
     bool is_over = true;
 };
 
-Making failed(const Refusal& why) { return {nullptr, result_of(why), line_of(why)}; }
+Completed not_completed(const Refusal& why) { return {nullptr, result_of(why), line_of(why)}; }
 
 // Rank 0's id is told at a meeting of the ranks, and what keeps a rank from it. A rank that fails leaves
 // the meeting, which ends the others' wait: NCCL would wait for it.
-Making make_together(Comm& comm, Participant& parent, const Gpu& gpu, std::string lacks) try {
+Completed make_together(Comm& comm, Participant& parent, const Gpu& gpu, std::string lacks) try {
     const auto participant = std::make_shared<Participant>(patience_of(comm.settings));
+    const std::shared_ptr<void> leaves(nullptr, [&](void*) { participant->leave(); });
     comm.wait_on(participant);
     UniqueId id{};
     if (lacks.empty() && comm.rank == 0) {
@@ -100,7 +102,7 @@ Making make_together(Comm& comm, Participant& parent, const Gpu& gpu, std::strin
     auto result = Result::kSuccess;
     std::atomic<bool> has_returned{false};
     Config* config = comm.config->get();
-    std::thread worker([&] {
+    auto worker = own_thread([&] {
         std::optional<cuda::Current> current;
         if (gpu.context != 0) current.emplace(gpu.context);
         result = config == nullptr
@@ -124,25 +126,24 @@ Making make_together(Comm& comm, Participant& parent, const Gpu& gpu, std::strin
         if (is_error(answer)) result = answer;
     }
     if (is_error(result) && !is_aborted) {
-        Making failure{nullptr, result, told("ncclCommInitRank", result)};
-        participant->leave();
+        auto why = told("ncclCommInitRank", result);
         abort();
-        return failure;
+        return {nullptr, result, std::move(why)};
     }
     try {
         participant->gather("");
         return {made};
     } catch (const Refusal& why) {
         abort();
-        return failed(why);
+        return not_completed(why);
     }
 } catch (const Refusal& why) {
-    return failed(why);
+    return not_completed(why);
 } catch (const std::exception& why) {
     return {nullptr, Result::kSystemError, why.what()};
 }
 
-Result refuse_making(const std::string& function, const Making& making) {
+Result refuse_making(const std::string& function, const Completed& making) {
     return refuse(making.result, "N701", "NVIDIA's NCCL for " + function, making.why,
                   "Mend it, or set SLEY_NCCL=eager on all ranks: NCCL is made with a communicator then.");
 }
@@ -274,12 +275,13 @@ Opening::Decision Opening::decide() {
     try {
         all = meet(*participant);
     } catch (const Refusal& why) {
-        if (why.rule != "N605" && (why.rule != "N601" || parent != nullptr)) throw;
-        const bool has_real = parent != nullptr ? parent->real() != nullptr
-                                                : !settings_.is_only() && !real().path.empty();
-        if (!has_real) {
-            comm->lacks_real = parent != nullptr ? "its parent has none" : "there is no NCCL";
-        }
+        // All ranks go to the real library: the root tells them alike that one is missing, or none
+        // has reached it, without whom the root misses it. Another end only this rank may have seen.
+        const bool is_alike =
+            why.rule == "N601" || (why.rule == "N605" && !participant->has_reached_root());
+        if (parent != nullptr || !is_alike) throw;
+        const bool has_real = !settings_.is_only() && !real().path.empty();
+        if (!has_real) comm->lacks_real = "there is no NCCL";
         return {nullptr, line_of(why), has_real};
     }
     participant->set_patience(patience);
@@ -364,7 +366,7 @@ Result Completion::run() const {
     auto making = make_together(*comm, part->participant(), Gpu::with(comm->device), lacks);
     if (making.real != nullptr && !comm->take_real(making.real)) {
         real().CommAbort(making.real);
-        making = failed({"N608", "a communicator in use", "it was aborted"});
+        making = not_completed({"N608", "a communicator in use", "it was aborted"});
     }
     if (!is_error(making.result)) {
         if (is_logging()) log(comm->title + ": NCCL " + real().version + " is made for " + function);

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "nccl/errors.hpp"
+#include "nccl/forks.hpp"
+#include "network/own_thread.hpp"
 
 namespace sley::nccl {
 namespace {
@@ -39,7 +41,6 @@ struct Part::Siblings {
 
 namespace {
 
-// Never destroyed: the thread runs until the process ends, and clients call until then.
 struct Watch {
     std::mutex mutex;
     bool runs = false;
@@ -61,14 +62,9 @@ struct Watch {
     }
 };
 
-Watch*& watch() {
-    static auto* one = new Watch;
-    return one;
-}
+OfProcess<Watch> watch;
 
 }  // namespace
-
-void forget_parts() { watch() = new Watch; }
 
 Result result_of(const Refusal& refusal) {
     const auto& rule = refusal.rule;
@@ -91,8 +87,10 @@ std::shared_ptr<Part> Part::make(std::shared_ptr<Participant> participant,
     part->communicator_ = communicator;
     part->participant_ = std::move(participant);
     part->engine_ = std::move(engine);
-    auto& watching = *watch();
+    auto& watching = *watch;
     const std::lock_guard held(watching.mutex);
+    if (!watching.runs) own_thread([&watching] { watching.run(); }).detach();
+    watching.runs = true;
     for (auto one = watching.siblings.begin(); one != watching.siblings.end();) {
         one = one->second.expired() ? watching.siblings.erase(one) : std::next(one);
     }
@@ -103,7 +101,6 @@ std::shared_ptr<Part> Part::make(std::shared_ptr<Participant> participant,
         part->siblings_->ranks = static_cast<int>(local_ranks);
     }
     watching.parts.push_back(part);
-    if (!std::exchange(watching.runs, true)) std::thread([&watching] { watching.run(); }).detach();
     return part;
 }
 
@@ -143,7 +140,7 @@ void Part::give_up(const Refusal& why) {
 void Part::close(bool meets) {
     if (closes_.exchange(true)) return;
     siblings_->count(siblings_->closing);
-    std::thread([part = shared_from_this(), meets]() mutable {
+    auto work = [part = shared_from_this(), meets]() mutable {
         const auto siblings = part->siblings_;
         const auto tries = [&part](const auto& work) {
             try {
@@ -159,7 +156,7 @@ void Part::close(bool meets) {
         part->is_closed_ = true;
         part->participant_->leave();
         {
-            auto& watching = *watch();
+            auto& watching = *watch;
             const std::lock_guard held(watching.mutex);
             auto& parts = watching.parts;
             parts.erase(std::remove(parts.begin(), parts.end(), part), parts.end());
@@ -167,7 +164,14 @@ void Part::close(bool meets) {
         // The process may end as soon as it knows: what the part still has goes before.
         part.reset();
         siblings->count(siblings->closed);
-    }).detach();
+    };
+    try {
+        own_thread(work).detach();
+    } catch (const Refusal& why) {
+        // This thread does it; but others of its ranks would be closed only afterwards.
+        if (siblings_->ranks > 1) give_up(why), refuse(result_of(why), why);
+        work();
+    }
 }
 
 void Part::wait_for_close() {

@@ -63,7 +63,4 @@ private:
     std::atomic<bool> closes_{false}, is_closed_{false};
 };
 
-// In a child after a fork, where no thread watches.
-void forget_parts();
-
 }  // namespace sley::nccl

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "nccl/errors.hpp"
+#include "nccl/forks.hpp"
+#include "nccl/settings.hpp"
 
 namespace sley::nccl {
 namespace detail {
@@ -153,23 +155,22 @@ std::string try_one(const Candidate& one, Real& made) {
     return {};
 }
 
-// What was tried in vain. Never destroyed: clients call until the process ends.
 struct Search {
     std::mutex mutex;
-    std::string tried;
+    std::string tried;  // in vain
 };
-Search& search() {
-    static auto* one = new Search;
-    return *one;
-}
+OfProcess<Search> search;
+
+bool is_unwanted() { return Settings::from_environment().is_only(); }
 
 }  // namespace
 
 const Real& detail::open() {
     static const auto* none = new Real;
-    const std::lock_guard lock(search().mutex);
+    const std::lock_guard lock(search->mutex);
     if (const Real* found = opened.load(std::memory_order_acquire)) return *found;
-    search().tried.clear();
+    search->tried.clear();
+    if (is_unwanted()) return *none;
     const bool is_named = std::getenv(kVariable) != nullptr;
     for (const auto& one : candidates()) {
         // Most folders of a search path have none, which explains nothing.
@@ -183,7 +184,7 @@ const Real& detail::open() {
             opened.store(made.get(), std::memory_order_release);
             return *made.release();
         }
-        auto& tried = search().tried;
+        auto& tried = search->tried;
         tried += (tried.empty() ? "" : "; ") + one.path + " (" + one.origin + "): " + why;
     }
     return *none;
@@ -202,8 +203,13 @@ Result lacking(const char* function, const char* since) {
                       "NCCL " + found->version + " at " + found->path,
                       std::string("Install a newer NCCL, or name one by ") + kVariable + ".");
     }
-    const std::lock_guard lock(search().mutex);
-    auto found = search().tried;
+    if (is_unwanted()) {
+        return refuse(Result::kSystemError, "N701",
+                      "NVIDIA's NCCL, to which sley passes " + std::string(function) + " on",
+                      "SLEY_NCCL=only", "Call functions that sley has, or unset SLEY_NCCL.");
+    }
+    const std::lock_guard lock(search->mutex);
+    auto found = search->tried;
     if (std::getenv(kVariable) == nullptr) {
         found += std::string(found.empty() ? "" : "; else ") + "none in " + kVariable +
                  ", for libraries that are linked with it, in nvidia-nccl-cu13 beside sley, or by "

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,10 +14,10 @@
 #include <mutex>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "network/meeting_root.hpp"
+#include "network/own_thread.hpp"
 
 namespace sley {
 namespace {
@@ -123,7 +122,12 @@ MeetingThread::MeetingThread() {
     }
     if (pipe(wakes_) != 0) raise_network(errno, "pipe");
     for (const int fd : wakes_) fcntl(fd, F_SETFD, FD_CLOEXEC);
-    std::thread([this] { run(); }).detach();
+    try {
+        own_thread([this] { run(); }).detach();
+    } catch (const Refusal&) {
+        for (const int fd : wakes_) close(fd);
+        throw;
+    }
 }
 
 void MeetingThread::wake() {
@@ -139,9 +143,6 @@ void MeetingThread::close_copies() {
 }
 
 void MeetingThread::run() {
-    sigset_t all;  // the program's handlers don't run in a thread that it doesn't know
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
     std::unique_lock<std::mutex> held(g_meeting_lock);
     for (;;) {
         const auto next = look();
@@ -457,6 +458,11 @@ void Participant::end(bool aborts) {
     if (state_->thread == nullptr || state_->thread != g_meeting_thread) return;
     if (state_->line) state_->line->leave(state_->communicator, aborts);
     state_->thread->wake();  // which wakes those that wait, too
+}
+
+bool Participant::has_reached_root() const {
+    const std::lock_guard<std::mutex> held(g_meeting_lock);
+    return state_->line != nullptr && state_->line->is_proven();
 }
 
 std::optional<Refusal> Participant::end() const {

@@ -50,6 +50,8 @@ public:
 
     void set_patience(std::chrono::milliseconds patience);
     int rank() const;  // after it has met
+    // Whether its words may have come to the root: then other ranks may go on after an N605.
+    bool has_reached_root() const;
 
     // Meets the ranks that have the same ids, at the root of the first; returns the descriptions of
     // all. Refusal also: N603 for a wrong rank; N604 if the ids or what must agree differ; N605 if the

@@ -249,6 +249,9 @@ def calls_look_for_no_nccl() -> None:
     Path(os.environ["SLEY_NCCL_LIBRARY"]).symlink_to(nccl)
     assert summed(comm, at, 1) == [1] * COUNT
     assert library.ncclCommCount(comm, ctypes.byref(number)) == SUCCESS
+    if "SLEY_NCCL" in os.environ:  # nor does any other
+        assert library.ncclGroupStart() == library.ncclGroupEnd() == SUCCESS
+        assert library.ncclGetErrorString(SUCCESS) == b"no error"
     assert str(nccl.resolve()) not in Path("/proc/self/maps").read_text()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -317,6 +318,24 @@ def forked() -> None:
         os._exit(library.ncclCommDestroy(comm))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == INVALID_ARGUMENT
     assert library.ncclCommDestroy(comm) == SUCCESS, "the child's end is the child's"
+
+
+def forked_in_a_search() -> None:
+    named, version = os.environ["SLEY_NCCL_LIBRARY"], ctypes.byref(ctypes.c_int())
+    search = threading.Thread(target=library.ncclGetVersion, args=(version,))
+    search.start()
+    # At the latest it sleeps when it opens what nobody has opened to write.
+    while "State:\tS" not in Path(f"/proc/self/task/{search.native_id}/status").read_text():
+        pass
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        os.environ["SLEY_NCCL_LIBRARY"] = "/none"
+        os._exit(library.ncclGetVersion(version))
+    status = os.waitpid(child, 0)[1]
+    Path(named).write_text("")
+    search.join()
+    assert os.waitstatus_to_exitcode(status) == SYSTEM_ERROR
 
 
 def real_library() -> None:

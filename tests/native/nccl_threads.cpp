@@ -1,16 +1,22 @@
 // sley's library under a sanitizer, over stand-ins for NVIDIA's NCCL (SLEY_NCCL_LIBRARY) and for ranks
 // on devices. The first argument names the test.
 #include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -20,6 +26,7 @@
 #include "nccl/group.hpp"
 #include "nccl/passing.hpp"
 #include "nccl_rank.hpp"
+#include "network/introduction.hpp"
 
 #define OWN(result, name, since, parameters, arguments) \
     namespace sley::nccl {                              \
@@ -27,6 +34,21 @@
     }
 #define PASSED OWN
 #include "nccl/functions.def"
+
+namespace sley::nccl_test {
+namespace {
+
+constexpr int kManyThreads = 1 << 30;
+std::atomic<int> threads_left{kManyThreads};
+
+}  // namespace
+}  // namespace sley::nccl_test
+
+extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*run)(void*),
+                              void* with) {
+    static const auto next = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, __func__));
+    return sley::nccl_test::threads_left-- > 0 ? next(made, how, run, with) : EAGAIN;
+}
 
 namespace sley::nccl_test {
 namespace {
@@ -334,6 +356,26 @@ void test_agreement() {
     CHECK(ncclCommInitRank(&one, 2, id, 0) == Result::kSuccess && !is_sleys(one));
     CHECK(ncclCommDestroy(one) == Result::kSuccess);
     unsetenv("SLEY_NCCL_WAIT_S");
+    // A root that has heard a rank, and ends: what the others know, this one doesn't.
+    id = new_id();
+    const auto listener = Socket::listener("127.0.0.1");
+    const auto port = listener.local_port();
+    Secret secret;
+    std::memcpy(&id.bytes[46], &port, sizeof port);
+    std::strcpy(&id.bytes[48], "127.0.0.1");
+    std::memcpy(secret.data(), &id.bytes[96], secret.size());
+    std::thread root([&] {
+        Socket heard;
+        while (!heard.is_open()) heard = listener.accept(), pause(1);
+        Introduction rank(std::move(heard), false, -1);
+        char word;
+        const auto is_done = [&rank] { return rank.step() == Introduction::Step::kDone; };
+        for (; !is_done(); pause(1)) rank.advance(secret, [](const Hello&) { return true; });
+        while (recv(rank.socket().fd(), &word, 1, 0) != 1) pause(1);
+    });
+    CHECK(ncclCommInitRank(&one, 2, id, 0) == Result::kRemoteError && one == nullptr);
+    CHECK(std::string(ncclGetLastError(one)).rfind("N605: ", 0) == 0);
+    root.join();
     // Several ids; a rank that has others is told.
     std::array<UniqueId, 3> ids{new_id(), new_id(), new_id()};
     in_ranks(2, [&](int rank) {
@@ -349,6 +391,69 @@ void test_agreement() {
         const auto result = ncclCommInitRankScalable(&comm, 2, rank, 2, own.data(), nullptr);
         CHECK(result == Result::kInvalidArgument && comm == nullptr);
     });
+}
+
+// ---- What a process lacks.
+
+// As long as it lives, the process gets so many more threads.
+struct FewThreads {
+    explicit FewThreads(int number) { threads_left = number; }
+    ~FewThreads() { threads_left = kManyThreads; }
+};
+
+void check_refused(Result result, const char* rule) {
+    CHECK(result == Result::kSystemError);
+    CHECK(std::string(ncclGetLastError(nullptr)).rfind(rule, 0) == 0);
+}
+
+std::atomic<bool> sees_signals;
+
+void test_few_threads() {
+    std::array<Handle*, 2> comms{};
+    UniqueId id{};
+    auto config = blocking(false);
+    setenv("SLEY_NCCL", "only", 1);
+    {
+        const FewThreads none(0);
+        check_refused(ncclGetUniqueId(&id), "N610: ");  // no root
+    }
+    id = new_id();
+    {
+        const FewThreads none(0);
+        check_refused(ncclCommInitRank(&comms[0], 1, id, 0), "N610: ");  // nobody watches it
+        CHECK(comms[0] == nullptr);
+        check_refused(ncclCommInitRankConfig(&comms[0], 1, id, 0, &config), "N610: ");
+        CHECK(comms[0] == nullptr);
+    }
+    script.at = [](const auto& where, int) {
+        sigset_t blocked;
+        pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+        if (where == std::string("open") && sigismember(&blocked, SIGTERM) == 0) sees_signals = true;
+    };
+    // One rank of a thread waits for the other one, for longer than a test may take.
+    setenv("SLEY_NCCL_WAIT_S", "10000", 1);
+    for (const int number : {0, 1, kManyThreads}) {
+        id = new_id();
+        const FewThreads few(number);
+        ncclGroupStart();
+        CHECK(ncclCommInitRank(&comms[0], 2, id, 0) == Result::kSuccess);
+        CHECK(ncclCommInitRank(&comms[1], 2, id, 1) == Result::kSuccess);
+        const auto result = ncclGroupEnd();
+        if (number < kManyThreads) check_refused(result, "N610: ");
+        for (Handle* one : comms) CHECK((one == nullptr) == is_error(result));
+    }
+    CHECK(!sees_signals);
+    // So does its end.
+    for (Handle* one : comms) {
+        const FewThreads none(0);
+        CHECK(ncclCommDestroy(one) == Result::kSuccess);
+    }
+    id = new_id();
+    CHECK(ncclCommInitRank(&comms[0], 1, id, 0) == Result::kSuccess);
+    CHECK(ncclCommDestroy(comms[0]) == Result::kSuccess);
+    script.at = [](const auto&, int) {};
+    unsetenv("SLEY_NCCL");
+    unsetenv("SLEY_NCCL_WAIT_S");
 }
 
 // ---- The real communicator, which is made when a call needs it.
@@ -531,6 +636,19 @@ void test_not_made() {
     in_ranks(2, [&](int rank) { CHECK(need(others[rank]) == Result::kRemoteError); });
     CHECK(says("N601") && need(others[2]) == Result::kRemoteError);
     destroy(others);
+    // The rank that is first may wait for those without a thread, or the one that NCCL has begun with.
+    for (const int number : {0, 1, kRanks + 1}) {
+        const auto few = opened();
+        {
+            const FewThreads left(number);
+            ncclGroupStart();
+            for (Handle* comm : few) CHECK(need(comm) == Result::kSuccess);
+            const auto result = ncclGroupEnd();
+            CHECK(is_error(result) && (number > 1 || says("N610: ")));
+            for (Handle* comm : few) CHECK(!has_real(comm));
+        }
+        destroy(few);
+    }
 }
 
 // While it is made, one rank ends its communicator or leaves its use.
@@ -890,6 +1008,7 @@ int main(int count, char** arguments) {
     if (test == "agreement") test_agreement();
     if (test == "aborts") test_aborts();
     if (test == "lazy") test_lazy();
+    if (test == "few_threads") test_few_threads();
     if (test == "processes") test_processes();
     if (test == "mixes") test_mixes(std::atoi(arguments[2]), std::atoi(arguments[3]));
 }

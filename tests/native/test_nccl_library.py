@@ -132,7 +132,9 @@ def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("test", ["passed_on", "life", "one_thread", "agreement", "aborts", "lazy"])
+@pytest.mark.parametrize(
+    "test", ["passed_on", "life", "one_thread", "agreement", "aborts", "few_threads", "lazy"]
+)
 @pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
 def test_communicators_of_threads(sanitizers: str, test: str) -> None:
     check_ranks(sanitizers, test)
@@ -157,6 +159,11 @@ def test_the_log_says_why_a_rank_has_nccl_alone() -> None:
 def test_communicators_after_a_fork_and_an_exit() -> None:
     # AddressSanitizer forks with locks that other threads hold.
     check_ranks("thread", "processes", TSAN_OPTIONS="halt_on_error=1:die_after_fork=0")
+
+
+def test_a_fork_while_another_thread_holds_a_lock(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "libnccl.so.2")
+    check_case("forked_in_a_search", tmp_path / "libnccl.so.2")
 
 
 @pytest.mark.parametrize("mixes", [100, pytest.param(5000, marks=pytest.mark.slow)])

@@ -76,11 +76,11 @@ N608 = Rule(
 )
 N610 = Rule(
     "N610 no-descriptors",
-    what="The system has no sockets or descriptors left for connections among ranks of a host.",
+    what="The system has no sockets, descriptors or threads left for the ranks of a host.",
     why="A process holds a descriptor for each communicator, and two for each other process of its "
     "host; a start needs some more. The limit (ulimit -n) is often 1,024.",
     example="ulimit -n 16; torchrun --nproc-per-node 8 ...",
-    instead="Raise the limit (ulimit -n 65536), close unused descriptors, or use fewer ranks.",
+    instead="Raise the limit (ulimit -n 65536; of threads ulimit -u), or use fewer ranks.",
 )
 N613 = Rule(
     "N613 ranks-of-several-users",
