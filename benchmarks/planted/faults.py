@@ -849,6 +849,30 @@ FAULTS: tuple[Fault, ...] = (
         "        SLEY_ROLLED\n",
     ),
     _fault(
+        "messages: a tile is sent before its slot is free",
+        "native",
+        "ahead = sends ? kLaneSlots : 0",
+        "ahead = sends ? kLaneSlots + 1 : 0",
+    ),
+    _fault(
+        "messages: a tile is published without a fence",
+        "native",
+        "*turn.label = turn.written;\n    fence();",
+        "*turn.label = turn.written;",
+    ),
+    _fault(
+        "messages: a receive takes other bytes than were sent",
+        "native",
+        "if (there.bytes != message.bytes) {",
+        "if (there.bytes > message.bytes) {",
+    ),
+    _fault(
+        "messages: ranks cut their messages into launches in different orders",
+        "native",
+        "return std::tuple(peer != place_.rank, row.number,",
+        "return std::tuple(peer != place_.rank, std::size_t{0},",
+    ),
+    _fault(
         "kernel: what a CPU publishes is relaxed",
         "engine/devices engine/kernels",
         "const bool orders = is_fenced && !is_aliased;",

@@ -223,7 +223,7 @@ std::optional<StartOutcome> start_usual(DeviceCalls& self, const Kind& kind, nb:
 using PlanRow = std::pair<std::string, std::shared_ptr<PlanTables>>;
 using RangesRow =
     std::tuple<std::string, Kind, int, std::vector<std::uint64_t>, std::vector<int>>;
-using KernelsRow = std::tuple<int, int, int, bool, std::string, bool>;
+using KernelsRow = std::tuple<int, int, int, bool, std::string>;
 
 LinkTables make_link_tables(const LinkKey& key, std::string version, unsigned threads,
                             const std::vector<PlanRow>& plans, std::vector<std::size_t> mailboxes,
@@ -242,8 +242,8 @@ LinkTables make_link_tables(const LinkKey& key, std::string version, unsigned th
     for (const auto& [name, kind, root, ends, of] : rows) {
         made.rows.push_back({name, kind, {kind.number, false, root}, ends, of});
     }
-    for (const auto& [plan, dtype, op, scales, file, divides] : kernels) {
-        made.kernels.push_back({plan, {dtype, op, scales}, file, divides});
+    for (const auto& [plan, dtype, op, scales, file] : kernels) {
+        made.kernels.push_back({plan, {dtype, op, scales}, file});
     }
     made.messages = std::move(messages);
     made.check();
@@ -313,7 +313,7 @@ void define_device_plans(nb::module_& m) {
              "plans: names and tables. mailboxes: the bytes of each rank's. scratch: the bytes that "
              "a rank needs. rows: for each kind of calls its name, itself, the root, and the plans "
              "by size, as of `DeviceCalls.set_table`. kernels: the plan, type, operation, whether "
-             "inputs are multiplied, the name of the file, and whether calls divide at the end. "
+             "inputs are multiplied, and the name of the file. "
              "messages: the name of the file with the kernel of sends and receives. "
              "F425 for parts that don't fit one another.")
         .def_ro("digest", &LinkTables::digest)
@@ -379,7 +379,7 @@ void define_device_plans(nb::module_& m) {
              [](DeviceCalls& self, int plan, int dtype, int op, bool scales, Address run,
                 Address divide) { self.set_program(plan, {dtype, op, scales}, run, divide); },
              "plan"_a, "dtype"_a, "op"_a, "scales"_a, "run"_a, "divide"_a, unlocked,
-             "The addresses of a plan's kernels; divide: 0 unless calls divide at the end.")
+             "The addresses of a plan's kernels; divide: 0 without one.")
         .def("plan_of",
              [](const DeviceCalls& self, int kind, bool in_place, int root,
                 std::uint64_t size_bytes) {

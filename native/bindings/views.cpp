@@ -182,7 +182,7 @@ Lent by_interface(nb::handle array, const CudaDevice& device) {
             "BufferError: version 3 of the CUDA array interface, without a mask, is needed");
     }
     const auto [address, readonly] = nb::cast<std::pair<Address, bool>>(said["data"]);
-    const auto place = address == 0 ? device.ordinal() : device.place_of(address);
+    const auto place = address == 0 ? MemoryPlace{device.ordinal(), false} : device.place_of(address);
     if (!place) throw std::invalid_argument("BufferError: memory that the driver doesn't know");
     Lent lent;
     lent.writable = !readonly;
@@ -202,7 +202,7 @@ Lent by_interface(nb::handle array, const CudaDevice& device) {
         lent.tensor.strides = lent.strides.data();
     }
     lent.tensor.data = at(address);
-    lent.tensor.device = {dlpack::kCuda, *place};
+    lent.tensor.device = {dlpack::kCuda, place->ordinal};
     lent.tensor.ndim = static_cast<std::int32_t>(lent.shape.size());
     lent.tensor.shape = lent.shape.data();
     return lent;

@@ -36,7 +36,9 @@ namespace {
 
 // At every so many calls a milestone is recorded, and the one before waited for. A driver's queue has
 // room for about 1,000 launches; one that waited for room would hold the turn, which the rank that it
-// waits for may need, in another thread.
+// waits for may need, in another thread. So a rank is at most 127 calls ahead of its device; then its
+// thread waits, as others do that fill a queue. A thread that drives several ranks makes their calls in
+// turn, or in groups, as NCCL wants it, and waits only for calls that all of them have started.
 constexpr std::uint64_t kStretch = 64;
 
 }  // namespace

@@ -213,19 +213,17 @@ Resource CudaDevice::open(const std::string& handle) {
     return {address, until([address] { cuIpcCloseMemHandle(address); })};
 }
 
-std::optional<int> CudaDevice::place_of(Pointer address) const {
+// Each call of a program asks it, so it asks the driver once.
+std::optional<MemoryPlace> CudaDevice::place_of(Pointer address) const {
     const Current current(context_);
-    int ordinal = 0;
-    const Result result = cuPointerGetAttribute(&ordinal, kDeviceOrdinal, address);
-    return result == Result::kSuccess ? std::optional<int>(ordinal) : std::nullopt;
-}
-
-bool CudaDevice::is_everywhere(Pointer address) const {
-    const Current current(context_);
+    int which[] = {kMemoryType, kIsManaged, kDeviceOrdinal};
     std::uint64_t kind = 0, is_managed = 0;  // wide enough, whatever the driver writes
-    cuPointerGetAttribute(&kind, kMemoryType, address);
-    cuPointerGetAttribute(&is_managed, kIsManaged, address);
-    return kind == kHostMemory || is_managed != 0;
+    int ordinal = 0;
+    void* values[] = {&kind, &is_managed, &ordinal};
+    const Result result = cuPointerGetAttributes(3U, which, values, address);
+    // Of unknown addresses it tells that they are of no type.
+    if (result != Result::kSuccess || kind == 0) return {};
+    return MemoryPlace{ordinal, kind == kHostMemory || is_managed != 0};
 }
 
 bool CudaDevice::has_multicast() const { return attribute(kMulticastSupported) != 0; }

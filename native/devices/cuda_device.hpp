@@ -22,6 +22,13 @@ struct SwitchedMemory {
     std::shared_ptr<void> owner;
 };
 
+// The number of a device, and whether all devices access the memory where it is: memory of the host, and
+// managed memory.
+struct MemoryPlace {
+    int ordinal;
+    bool is_everywhere;
+};
+
 // Device number `ordinal` of those that the process sees, in its primary context, which other
 // libraries use too. Functions leave the thread's context as it was; those that make or free
 // something may be called while the thread captures a graph: they do it at once. They throw
@@ -65,10 +72,8 @@ public:
     void reach(Device& other) override;
     // Peer access covers what has a handle of CUDA IPC; for other memory the driver tells.
     bool lends(cuda::Pointer address, const Device& other) const override;
-    // The number of the device whose memory an address is; none if the driver doesn't know it.
-    std::optional<int> place_of(cuda::Pointer address) const;
-    // Whether all devices access it where it is: memory of the host, and managed memory.
-    bool is_everywhere(cuda::Pointer address) const;
+    // Where the memory of an address is; none if the driver doesn't know it.
+    std::optional<MemoryPlace> place_of(cuda::Pointer address) const;
     bool has_multicast() const;
     // Memory of several devices behind a switch, filled with zeros, of at least `bytes` on each.
     static SwitchedMemory window(const std::vector<CudaDevice*>& devices, std::size_t bytes);

@@ -77,6 +77,7 @@ inline Entry<void*, std::size_t, unsigned> cuMemHostRegister{"cuMemHostRegister"
 inline Entry<void*> cuMemHostUnregister{"cuMemHostUnregister"};
 inline Entry<Pointer*, void*, unsigned> cuMemHostGetDevicePointer{"cuMemHostGetDevicePointer"};
 inline Entry<void*, int, Pointer> cuPointerGetAttribute{"cuPointerGetAttribute"};
+inline Entry<unsigned, int*, void**, Pointer> cuPointerGetAttributes{"cuPointerGetAttributes"};
 inline Entry<Pointer*, std::size_t*, Pointer> cuMemGetAddressRange{"cuMemGetAddressRange"};
 inline Entry<IpcHandle*, Pointer> cuIpcGetMemHandle{"cuIpcGetMemHandle"};
 inline Entry<Pointer*, IpcHandle, unsigned> cuIpcOpenMemHandle{"cuIpcOpenMemHandle"};

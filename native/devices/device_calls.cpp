@@ -36,7 +36,8 @@ void DeviceCalls::set_program(int plan, const CallProgram& program, std::uintptr
     const std::lock_guard<std::mutex> held(lock_);
     const std::array<int, 4> key{plan, program.dtype, program.op, program.scales};
     plans_.at(static_cast<std::size_t>(plan));
-    programs_[key] = {run, divide};
+    const bool divides = program.op == static_cast<int>(ReduceOp::kAverage);
+    programs_[key] = {run, divides ? divide : 0};
     calls_.erase(key);
 }
 

@@ -151,7 +151,7 @@ struct DeviceRank::State {
     std::shared_ptr<Barrier> barrier;
     std::shared_ptr<CallOrder> order;
     std::shared_ptr<MemoryIndex> index;
-    std::unique_ptr<Links> links;
+    std::shared_ptr<Links> links;
     std::unique_ptr<DeviceCalls> calls;
     std::unique_ptr<DeviceMessages> messages;
     std::mutex lock;
@@ -255,7 +255,7 @@ void DeviceRank::State::open(const std::vector<RankDescription>& ranks) {
     });
     barrier = std::make_shared<Barrier>(words, count, std::vector<int>{rank},
                                         std::max(settings.timeout_s, kLateSeconds));
-    links = std::make_unique<Links>(memory, index, barrier, order, shared.address,
+    links = std::make_shared<Links>(memory, index, barrier, order, shared.address,
                                     tables->mailboxes, plans,
                                     std::vector<Links::Place>{{&device, {{rank}}, {}}},
                                     static_cast<std::uint64_t>(settings.timeout_s * 1e9));
@@ -287,7 +287,7 @@ void DeviceRank::State::fill_calls() {
                           std::to_string(needed) + " blocks of " + std::to_string(mates.size()) +
                               " ranks");
         }
-        calls->set_program(one.plan, one.program, found.run, one.divides ? found.divide : 0);
+        calls->set_program(one.plan, one.program, found.run, found.divide);
     }
     if (tables->scratch == 0) return;
     const auto scratch = device.allocate(tables->scratch);
@@ -394,8 +394,14 @@ void DeviceRank::close(bool meet) {
             const std::lock_guard<std::mutex> held(own.lock);
             own.is_ending = true;
         }
+        if (has_graphs()) {
+            own.links->stay();
+            new std::shared_ptr<Links>(own.links);  // which no one frees
+        }
         own.links->close(meet);
     });
 }
+
+bool DeviceRank::has_graphs() const { return state_->order->calls() == CallOrder::kUncounted; }
 
 }  // namespace sley

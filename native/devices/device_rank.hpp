@@ -55,8 +55,10 @@ public:
     void wait();
     // Waits for this rank's calls and, if it meets the others, until all ranks close; then frees the
     // memory. Throws Refusal, after that, if one doesn't. A second call does nothing. One thread at a
-    // time.
+    // time. If calls were captured, their graphs may run at any time: their memory stays until the
+    // process ends.
     void close(bool meet);
+    bool has_graphs() const;
 
 private:
     struct State;

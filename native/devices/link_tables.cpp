@@ -101,7 +101,6 @@ void visit(File& file, Tables& all) {
         file(one.program.op);
         file(one.program.scales);
         file(one.file);
-        file(one.divides);
     });
     file(all.messages);
 }

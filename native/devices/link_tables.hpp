@@ -42,7 +42,6 @@ struct LinkTables {
         int plan;
         CallProgram program;
         std::string file;
-        bool divides;  // whether calls need `sley_divide`, too
     };
 
     LinkKey key;

@@ -60,8 +60,7 @@ void Links::close(bool meet) {
     if (is_closed_) return;
     order_->wait();
     is_closed_ = true;
-    memory_->detach();
-    registrations_->detach();
+    if (!stays_) memory_->detach(), registrations_->detach();
     leave();  // then callers may free what the others had mapped
     try {
         if (meet) barrier_->wait_for_others();  // their kernels write into this process's memory
@@ -74,6 +73,7 @@ void Links::close(bool meet) {
 
 // Others may still have the plans and calls of them, which can't be started any more.
 void Links::free() {
+    if (stays_) return;
     release([barrier = barrier_, memory = memory_, index = index_, registrations = registrations_,
              order = order_, mailboxes = std::move(mailboxes_), plans = std::move(plans_),
              kept = std::move(kept_)] {

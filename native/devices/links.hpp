@@ -73,6 +73,8 @@ public:
     // Waits for calls, and, if it meets others, until all processes have left; then frees the memory.
     // K514, after that, if one doesn't in time. A second call does nothing.
     void close(bool meet);
+    // Closed links, too, have their memory from now on.
+    void stay() { stays_ = true; }
 
 private:
     void free();
@@ -86,6 +88,7 @@ private:
     std::vector<Plans> plans_;
     std::vector<std::shared_ptr<void>> kept_;
     std::string failed_;
+    bool stays_ = false;
     std::atomic<bool> is_closed_ = false;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -88,6 +90,29 @@ Result set_reduction(Comm& comm, const char* function, const Request& request, C
     return Result::kSuccess;
 }
 
+// Why a communicator's calls can't run.
+Result check_part(const Comm& comm, const Part& part, const char* function) {
+    if (comm.is_revoked()) {
+        return refuse(Result::kInvalidUsage, "N703", std::string("a communicator for ") + function,
+                      "one that was revoked", "Make calls before.");
+    }
+    return part.failure();
+}
+
+// which: "root" or "peer".
+Result check_rank(const Comm& comm, const char* function, const char* which, int rank) {
+    if (rank >= 0 && rank < comm.ranks) return Result::kSuccess;
+    return wrong(function, std::string("a ") + which + " from 0 to " + std::to_string(comm.ranks - 1),
+                 std::to_string(rank));
+}
+
+// parts: the elements are this many times `count`.
+Result check_count(const char* function, std::size_t count, std::size_t item, std::size_t parts) {
+    const auto most = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max());
+    if (count <= most / item / parts) return Result::kSuccess;
+    return wrong(function, "buffers of less than 2^63 bytes", std::to_string(count) + " elements");
+}
+
 // What is wrong with a buffer; empty if nothing is.
 std::string problem(const CudaDevice& device, std::uint64_t address, std::size_t item) {
     if (address == 0) return "a null pointer";
@@ -96,8 +121,8 @@ std::string problem(const CudaDevice& device, std::uint64_t address, std::size_t
     if (address % item != 0) return std::string(text) + ", which is no multiple of that";
     const auto place = device.place_of(address);
     if (!place) return std::string(text) + ", which the driver doesn't know";
-    if (*place == device.ordinal() || device.is_everywhere(address)) return {};
-    return std::string(text) + ", which is on device " + std::to_string(*place);
+    if (place->ordinal == device.ordinal() || place->is_everywhere) return {};
+    return std::string(text) + ", which is on device " + std::to_string(place->ordinal);
 }
 
 // Sets the buffers that a call uses. Refuses what kernels couldn't.
@@ -118,7 +143,8 @@ Result set_buffers(const Comm& comm, const char* function, const Request& reques
         const auto& [what, memory, is_used, has_parts] = given[i];
         if (!is_used) continue;
         const auto address = reinterpret_cast<std::uint64_t>(memory);
-        if (const auto found = problem(device, address, item); !found.empty()) {
+        const bool is_known = i == 1 && address != 0 && address == call.buffers.addresses[0];
+        if (const auto found = is_known ? "" : problem(device, address, item); !found.empty()) {
             return wrong(function,
                          "memory of " + device.name() + " for elements of " +
                              std::to_string(item) + " bytes, as " + what,
@@ -153,19 +179,12 @@ Result scale(const char* function, const RedOp* op, const void* scalar, int type
 
 Result prepare(Comm& comm, Part& part, const char* kind, const char* function,
                const Request& request, std::optional<Collective>& made) {
-    if (comm.is_revoked()) {
-        return refuse(Result::kInvalidUsage, "N703", std::string("a communicator for ") + function,
-                      "one that was revoked", "Make calls before.");
-    }
-    if (is_error(part.failure())) return part.failure();
-    auto& engine = part.engine();
-    if (request.root < 0 || request.root >= comm.ranks) {
-        return wrong(function, "a root from 0 to " + std::to_string(comm.ranks - 1),
-                     std::to_string(request.root));
-    }
+    auto result = check_part(comm, part, function);
+    if (result == Result::kSuccess) result = check_rank(comm, function, "root", request.root);
     const int type = request.type;
-    auto result = check_type(function, type);
+    if (result == Result::kSuccess) result = check_type(function, type);
     if (result != Result::kSuccess) return result;
+    auto& engine = part.engine();
     const auto& rows = engine.tables().rows;
     const auto row = std::find_if(rows.begin(), rows.end(), [&](const LinkTables::Row& one) {
         return one.call.root == request.root && one.name == kind;
@@ -174,11 +193,8 @@ Result prepare(Comm& comm, Part& part, const char* kind, const char* function,
 
     const auto item = item_size(kTypes[type].type);
     const auto parts = static_cast<std::size_t>(row->kind.is_update() ? 1 : comm.ranks);
-    const auto most = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max());
-    if (request.count > most / item / parts) {
-        return wrong(function, "buffers of less than 2^63 bytes",
-                     std::to_string(request.count) + " elements");
-    }
+    result = check_count(function, request.count, item, parts);
+    if (result != Result::kSuccess) return result;
     Collective call{};
     call.kind = row->call;
     call.size_bytes = request.count * item * parts;
@@ -202,20 +218,83 @@ Result prepare(Comm& comm, Part& part, const char* kind, const char* function,
     return result;
 }
 
-Result launch(Part& part, const Collective& call) {
-    const auto start = [&] {
-        auto& engine = part.engine();
-        const auto outcome =
-            engine.calls().start(call.kind, call.program, call.size_bytes, call.values,
-                                 call.buffers, call.stream, nullptr);
-        if (outcome == StartOutcome::kStarted) return Result::kSuccess;
-        if (const auto why = engine.error()) return refuse(result_of(*why), *why);
-        return is_error(part.failure()) ? part.failure() : Result::kRemoteError;
-    };
-    return guarded(start, &part);
+Result prepare(const Comm& comm, Part& part, const char* function, const Request& request,
+               std::optional<StreamMessage>& made) {
+    auto result = check_part(comm, part, function);
+    if (result == Result::kSuccess) result = check_rank(comm, function, "peer", request.root);
+    if (result == Result::kSuccess) result = check_type(function, request.type);
+    if (result != Result::kSuccess) return result;
+    const auto item = item_size(kTypes[request.type].type);
+    result = check_count(function, request.count, item, 1);
+    if (result != Result::kSuccess || request.count == 0) return result;
+    const auto& device = static_cast<const CudaDevice&>(part.engine().calls().device());
+    const bool sends = request.receive == nullptr;  // or else it is refused
+    const auto address = reinterpret_cast<std::uint64_t>(sends ? request.send : request.receive);
+    if (const auto found = problem(device, address, 1); !found.empty()) {
+        return wrong(function, "memory of " + device.name(), found);
+    }
+    made = {{request.root, sends, address, request.count * item},
+            reinterpret_cast<Device::Stream>(request.stream)};
+    return result;
 }
 
 namespace {
+
+// What `start`, which starts calls of a part, comes to.
+template <class Start>
+Result started(Part& part, const Start& start) {
+    const auto begin = [&] {
+        auto& engine = part.engine();
+        if (start(engine) == StartOutcome::kStarted) return Result::kSuccess;
+        if (const auto why = engine.error()) return refuse(result_of(*why), *why);
+        return is_error(part.failure()) ? part.failure() : Result::kRemoteError;
+    };
+    return guarded(begin, &part);
+}
+
+}  // namespace
+
+Result launch(Part& part, const Collective& call) {
+    return started(part, [&](DeviceRank& engine) {
+        return engine.calls().start(call.kind, call.program, call.size_bytes, call.values,
+                                    call.buffers, call.stream, nullptr);
+    });
+}
+
+Result launch(Part& part, const std::vector<StreamMessage>& messages) {
+    return started(part, [&](DeviceRank& engine) {
+        const auto first = messages.front().stream;
+        std::vector<DeviceMessage> all;
+        std::set<Device::Stream> others;
+        for (const auto& [message, stream] : messages) {
+            all.push_back(message);
+            if (stream != first) others.insert(stream);
+        }
+        if (others.empty()) return engine.messages().start(all, first);
+        const auto& device = engine.calls().device();
+        const cuda::Current current(device.context());
+        const auto capture = device.look(first, {}).capture;
+        for (const auto other : others) {
+            if (device.look(other, {}).capture == capture) continue;
+            throw Refusal("N705", "a group's sends and receives in one graph, or in none",
+                          "streams of which some are captured", {},
+                          "Make the group's calls on streams of one capture.");
+        }
+        const auto event = device.event();
+        const auto follow = [&](Device::Stream next, Device::Stream last) {
+            device.record(event.address, last, false);
+            device.wait(next, event.address, false);
+        };
+        for (const auto other : others) follow(first, other);
+        const auto outcome = engine.messages().start(all, first);
+        for (const auto other : others) follow(other, first);
+        return outcome;
+    });
+}
+
+namespace {
+
+constexpr char kSendReceive[] = "send_recv";
 
 constexpr struct {
     const char* function;
@@ -225,7 +304,8 @@ constexpr struct {
     {"Bcast", "broadcast"},      {"Reduce", "reduce"},
     {"AllGather", "all_gather"}, {"ReduceScatter", "reduce_scatter"},
     {"AlltoAll", "all_to_all"},  {"Gather", "gather"},
-    {"Scatter", "scatter"},
+    {"Scatter", "scatter"},      {"Send", kSendReceive},
+    {"Recv", kSendReceive},
 };
 
 constexpr const char* kind_of(std::string_view function) {
@@ -258,6 +338,10 @@ Request request_of(const void* send, void* receive, std::size_t count, int type,
 Request request_of(void* buffer, std::size_t count, int type, int root, Handle* comm,
                    void* stream) {
     return {buffer, buffer, count, type, RedOp{}, root, comm, stream};
+}
+Request request_of(const void* send, std::size_t count, int type, int peer, Handle* comm,
+                   void* stream) {
+    return {send, nullptr, count, type, RedOp{}, peer, comm, stream};
 }
 
 // Says who runs a call for which sley has no kernels, where ranks may think that sley does. Refuses it
@@ -296,6 +380,12 @@ Result run(const char* kind, const char* function, const Request& request, const
                                  std::string("a communicator for ") + function,
                                  why != nullptr ? why : "one that has ended",
                                  "Make calls while the communicator is there."));
+    }
+    if (kind == kSendReceive) {
+        std::optional<StreamMessage> message;
+        const auto prepares = [&] { return prepare(*comm, *part, function, request, message); };
+        const auto result = guarded(prepares, part.get());
+        return message ? group.add(std::move(part), *message) : group.note(result);
     }
     std::optional<Collective> made;
     const auto prepares = [&] { return prepare(*comm, *part, kind, function, request, made); };

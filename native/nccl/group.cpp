@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <optional>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -183,6 +184,12 @@ Result Group::add(std::shared_ptr<Part> part, const Collective& call, Launch lau
     return Result::kSuccess;
 }
 
+Result Group::add(std::shared_ptr<Part> part, const StreamMessage& message) {
+    if (depth == 0) return launch(*part, {message});
+    append(messages, {std::move(part), message});
+    return Result::kSuccess;
+}
+
 void Group::close(std::shared_ptr<Part> part, bool waits) {
     if (depth > 0) return append(closing, {std::move(part), waits});
     part->close(true);
@@ -271,6 +278,12 @@ Result Group::end() {
         for (const auto& call : queued) {
             result = worse(result, note(call.launch(*call.part, call.collective)));
         }
+        // As calls, in one order on all ranks.
+        std::map<std::pair<std::string, std::shared_ptr<Part>>, std::vector<StreamMessage>> sent;
+        for (const auto& [part, message] : take(messages)) {
+            sent[{part->communicator(), part}].push_back(message);
+        }
+        for (const auto& [rank, its] : sent) result = worse(result, note(launch(*rank.second, its)));
     }
     const auto real_result = end_real();
     result = worse(is_error(error) ? error : result, real_result);
@@ -285,7 +298,8 @@ Result Group::simulate_end(Estimate* estimate) {
         real_depth = std::max(real_depth - 1, 0);
         result = worse(result, PASS(GroupSimulateEnd)(estimate));
     }
-    if (depth <= 1 && (calls != nullptr || lates != nullptr) && estimate != nullptr) {
+    const bool runs = calls != nullptr || messages != nullptr || lates != nullptr;
+    if (depth <= 1 && runs && estimate != nullptr) {
         if (estimate->magic != kEstimateMagic || estimate->size < sizeof *estimate) {
             result = worse(result, refuse(Result::kInvalidArgument, "N705",
                                           "NCCL_SIM_INFO_INITIALIZER for ncclGroupSimulateEnd",
@@ -307,6 +321,7 @@ void Group::clear(Result result) {
     error = Result::kSuccess;
     is_known = false;
     take(calls);
+    take(messages);
     for (const auto& one : take(lates)) one.completion.comm->end_completion(Result::kSuccess);
     for (const auto& one : take(openings)) one->drop(result);
     for (const auto& one : take(made)) settle(one, result);

@@ -28,13 +28,15 @@ struct Group {
         Launch launch;
         std::size_t round;  // how many calls of its rank are before it
     };
-
     // One that needs a real communicator which isn't there yet, with its arguments.
     struct Late {
         Completion completion;
         std::function<Result()> call;
     };
-
+    struct Sent {
+        std::shared_ptr<Part> part;
+        StreamMessage message;
+    };
     struct Closing {
         std::shared_ptr<Part> part;
         bool waits;
@@ -59,6 +61,8 @@ struct Group {
     Result add(Late late);
     // Whether a call of a communicator is made so at the group's end.
     bool delays(const Comm& comm) const;
+    // A message that sley runs: started now, or at the end, after the collectives.
+    Result add(std::shared_ptr<Part> part, const StreamMessage& message);
     // A rank that is closed now, or after the calls of the group. waits: until it is.
     void close(std::shared_ptr<Part> part, bool waits);
     // What a call in the group returns. is_known: to the real library's group, too.
@@ -72,6 +76,7 @@ struct Group {
     std::vector<std::shared_ptr<Opening>>* openings;
     std::vector<Late>* lates;
     std::vector<Call>* calls;
+    std::vector<Sent>* messages;
     std::vector<Closing>* closing;
 
 private:

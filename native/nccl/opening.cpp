@@ -352,7 +352,8 @@ void Opening::tell(const Decision& decision) const {
     const auto nccl = "NCCL " + real().version;
     log(function + what + ": " +
         (decision.part == nullptr ? "all calls go to " + nccl + ": " + decision.why
-         : "sley runs " + (settings_.kinds.empty() ? "its collectives" : settings_.which) +
+         : "sley runs " + (settings_.kinds.empty() ? "its collectives, sends and receives"
+                                                     : settings_.which) +
                (!decision.has_real ? "; other calls are refused: " + comm->lacks_real
                 : ", " + nccl + " other calls" +
                       (comm->is_lazy ? ", and is made when all ranks need it" : ""))));

@@ -152,6 +152,9 @@ void Part::close(bool meets) {
         };
         tries([&] { part->engine_->wait(); });
         siblings->count(siblings->waited);
+        if (is_logging() && part->engine_->has_graphs()) {
+            log("memory of a communicator stays, since graphs have its calls");
+        }
         tries([&] { part->engine_->close(meets && part->failure_ == Result::kSuccess); });
         part->is_closed_ = true;
         part->participant_->leave();

@@ -15,7 +15,7 @@
 namespace sley::nccl {
 namespace {
 
-// "AllReduce" and "all_reduce" alike.
+// "AllReduce" and "all_reduce" alike. A send isn't run without its receive.
 std::string kind_of(const std::string& name) {
     std::string letters;
     for (const char one : name) {
@@ -23,7 +23,7 @@ std::string kind_of(const std::string& name) {
             letters += static_cast<char>(std::tolower(static_cast<unsigned char>(one)));
         }
     }
-    return letters;
+    return letters == "send" || letters == "recv" ? "sendrecv" : letters;
 }
 
 std::string variable(const char* name) {
@@ -38,8 +38,9 @@ double seconds(const char* name, double otherwise) {
     return found > 0 ? std::min(found, 365 * 86400.0) : otherwise;
 }
 
-constexpr const char* kCollectives[] = {"allreduce",     "broadcast", "reduce", "allgather",
-                                        "reducescatter", "alltoall",  "gather", "scatter"};
+constexpr const char* kRunByName[] = {"allreduce",     "broadcast", "reduce", "allgather",
+                                        "reducescatter", "alltoall",  "gather", "scatter",
+                                        "sendrecv"};
 
 }  // namespace
 
@@ -62,9 +63,9 @@ Settings Settings::from_environment() {
     std::istringstream names(made.which);
     for (std::string name; std::getline(names, name, ',');) {
         const auto kind = kind_of(name);
-        const auto end = std::end(kCollectives);
-        if (std::find(std::begin(kCollectives), end, kind) == end) {
-            made.lacks = "SLEY_NCCL names '" + name + "', which is no collective";
+        const auto end = std::end(kRunByName);
+        if (std::find(std::begin(kRunByName), end, kind) == end) {
+            made.lacks = "SLEY_NCCL names '" + name + "', which sley doesn't run";
         }
         made.kinds.insert(kind);
     }

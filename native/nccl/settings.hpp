@@ -26,7 +26,7 @@ struct Settings {
     bool is_eager() const { return which == "eager" || !kinds.empty(); }
     // Whether sley answers what belongs to no communicator: it may run calls, and NCCL none.
     bool is_alone() const;
-    // Whether sley runs a kind of collectives ("all_reduce").
+    // Whether sley runs a kind of calls ("all_reduce", "send_recv").
     bool runs(const std::string& kind) const;
 };
 

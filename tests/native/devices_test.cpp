@@ -236,8 +236,9 @@ void check_room() {
 void open_gate(Word& gate) { gate = 1; }
 
 // Two communicators of two ranks: each fits, but not both. A rank of the first one comes last, for
-// which the other waits; the next call of the first communicator waits for the second one's.
-void check_room_for_ranks() {
+// which the other waits; the next call of the first communicator waits for the second one's. Calls of one
+// rank may wait for one another likewise.
+void check_room_for_ranks(OrderedCall::Kind kind) {
     SmallDevice device(0.3);
     Word abort{0}, gates[2] = {0, 0};
     int sum = 0;
@@ -250,7 +251,7 @@ void check_room_for_ranks() {
             const auto order = std::make_shared<CallOrder>(&abort);
             order->join(crowds[of], {{device.context(), 1}});
             streams.push_back(device.stream());
-            calls[of].emplace_back(order, std::vector<Start>{{&device, {launch}}});
+            calls[of].emplace_back(order, std::vector<Start>{{&device, {launch}}}, kind);
         }
     }
     const auto start = [&](int of, int rank) {
@@ -319,11 +320,13 @@ void check_link_tables() {
     const Kind kind{3, true, true, false, false};
     for (const int root : {0, 1}) made.rows.push_back({"reduce", kind, {3, false, root}, {8}, {0, 0}});
     made.kernels = {{0, {2, 0, true}, "code.fatbin", false}};
+    made.messages = "messages.fatbin";
     made.check();
     const auto written = made.to_bytes();
     const auto read = LinkTables::from_bytes(written);
     expect(read.to_bytes() == written, "tables that are read aren't those that were written");
-    expect(read.digest.size() == 16 && read.rows[1].call.root == 1 && read.kernels[0].program.scales,
+    expect(read.digest.size() == 16 && read.rows[1].call.root == 1 &&
+               read.kernels[0].program.scales && read.messages == made.messages,
            "tables that are read have other values");
     expect(made.key.file_name() == "2-ranks-lines-32-blocks.tables", "the name of a file");
 
@@ -584,7 +587,8 @@ int test(int, char**) {
     check_milestones();
     check_frees();
     check_room();
-    check_room_for_ranks();
+    check_room_for_ranks(OrderedCall::Kind::kOfAllRanks);
+    check_room_for_ranks(OrderedCall::Kind::kOfOneRank);
     return 0;
 }
 

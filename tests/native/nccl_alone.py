@@ -13,6 +13,7 @@ import os
 import struct
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 from nccl_cases import (
@@ -47,6 +48,7 @@ REFUSED = {"CommGrow", "CommShrink", "DevCommCreate"}
 
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_used.restype = ctypes.c_longlong
+driver.fake_journal.restype = ctypes.c_char_p
 driver.fake_set.argtypes = (ctypes.c_char_p, ctypes.c_longlong)
 driver.fake_set(b"devices", 2)
 driver.fake_set(b"memory_bytes", 1 << 30)
@@ -100,7 +102,7 @@ def every_function() -> None:
     for macro, result, name, parameters in functions():
         arguments: list[object] = []
         kept = []
-        if name == "GroupSimulateEnd":
+        if name in ("GroupSimulateEnd", "Send"):
             assert library.ncclGroupStart() == SUCCESS
         for kind, parameter in parameters:
             room = ctypes.create_string_buffer(INITIALIZED.get(parameter, b""), 256)
@@ -134,6 +136,8 @@ def every_function() -> None:
         types = {"Result": ctypes.c_int, "int": ctypes.c_int, "Team": Team}
         function.restype = types.get(result, ctypes.c_char_p if "*" in result else None)
         returned = function(*arguments)
+        if name == "Recv":  # of a message to itself
+            assert library.ncclGroupEnd() == SUCCESS, last_error()
         if macro == "PASSED" or name in REFUSED:
             assert last_error().startswith("N701: expected NVIDIA's NCCL"), (name, last_error())
             assert f"nccl{name}" in last_error()
@@ -208,6 +212,8 @@ def estimates() -> None:
         assert library.ncclGroupStart() == SUCCESS
         out, size = Pointer(ctypes.addressof(data)), ctypes.c_size_t(COUNT)
         assert library.ncclAllReduce(at, out, size, FLOAT, SUM, comm, None) == SUCCESS
+        # Started, it would be refused: nothing receives it.
+        assert library.ncclSend(at, size, FLOAT, 0, comm, None) == SUCCESS
 
     assert summed(comm, at, 2) == [2] * COUNT
     call()
@@ -241,6 +247,79 @@ def a_failed_launch_ends_all_ranks() -> None:
     assert "rank 0 gave up" in last_error()
     for comm in comms:
         assert library.ncclCommDestroy(Pointer(comm)) == SUCCESS
+
+
+def reduced(comm: object, at: Pointer, stream: Pointer | None) -> None:
+    """A sum of COUNT elements in place."""
+    size = ctypes.c_size_t(COUNT)
+    result = library.ncclAllReduce(at, at, size, FLOAT, SUM, Pointer(comm), stream)
+    assert result == SUCCESS, last_error()
+
+
+def graphs() -> None:
+    """Graphs that run after the end of their communicators. What calls ask the driver."""
+    comms, streams, ready = (Pointer * 2)(), [Pointer(), Pointer()], [Pointer(), Pointer()]
+    assert library.ncclCommInitAll(comms, 2, None) == SUCCESS, last_error()
+    memory = []
+    for rank, stream in enumerate(streams):
+        use(rank)
+        drive("cuStreamCreate", ctypes.byref(stream), 1)
+        memory.append(allocated(4096))
+    every = [*enumerate(zip(comms, memory, streams, strict=True))]
+
+    def asked(number: int) -> Counter[str]:
+        made = driver.fake_journal().decode().split("\n")
+        counts = Counter(one for one in made if one.startswith("cu") and "ProcAddress" not in one)
+        assert all(count % number == 0 for count in counts.values()), counts
+        return Counter({name: count // number for name, count in counts.items()})
+
+    def synchronize() -> None:
+        for rank, stream in enumerate(streams):
+            use(rank)
+            drive("cuStreamSynchronize", stream)
+
+    for _ in range(2):  # at the first time a stream isn't known
+        asked(1)
+        for _, one in every:
+            reduced(*one)
+        alone = asked(2)
+    synchronize()
+    for rank, (comm, at, stream) in every:
+        use(rank)
+        asked(1)
+        drive("cuStreamBeginCapture", stream, 0)
+        reduced(comm, at, stream)
+        captured = asked(1)
+        graph = Pointer()
+        drive("cuStreamEndCapture", stream, ctypes.byref(graph))
+        flags = ctypes.c_ulonglong(0)
+        drive("cuGraphInstantiateWithFlags", ctypes.byref(ready[rank]), graph, flags)
+    asked(1)
+    assert library.ncclGroupStart() == SUCCESS
+    for _, one in every:
+        reduced(*one)
+    assert library.ncclGroupEnd() == SUCCESS
+    grouped = asked(2)
+    synchronize()
+    names = ("PointerGetAttributes", "StreamGetCaptureInfo", "LaunchKernelEx")
+    least = Counter({f"cu{one}": 1 for one in (*names, "EventRecordWithFlags")})
+    least += Counter({"cuCtxPushCurrent": 2, "cuCtxPopCurrent": 2})
+    assert alone == least + Counter(["cuStreamGetId"])
+    # A call waits for what graphs may run.
+    assert grouped == least + Counter(["cuStreamGetId", "cuStreamWaitEvent"])
+    captured -= Counter(["cuStreamBeginCapture"])
+    assert captured == least + Counter(["cuStreamWaitEvent"])
+    for comm in comms:
+        assert library.ncclCommDestroy(Pointer(comm)) == SUCCESS
+    data = [(ctypes.c_float * COUNT).from_address(at.value or 0) for at in memory]
+    for part in data:
+        part[:] = [1] * COUNT
+    for _ in range(3):
+        for rank, graph in enumerate(ready):
+            use(rank)
+            drive("cuGraphLaunch", graph, streams[rank])
+    synchronize()
+    assert [[*part] for part in data] == [[8] * COUNT] * 2
 
 
 def calls_look_for_no_nccl() -> None:
@@ -307,4 +386,5 @@ if __name__ == "__main__":
     estimates()
     families()
     a_failed_launch_ends_all_ranks()
+    graphs()
     calls_look_for_no_nccl()  # from then on there is one

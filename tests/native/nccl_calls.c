@@ -1,4 +1,4 @@
-/* A client of NCCL in C that makes collective calls, for test_nccl_calls.py.
+/* A client of NCCL in C that makes collective calls, sends and receives, for test_nccl_calls.py.
  *
  *     nccl_calls CALLS VALUES OUT RANKS WAY
  *
@@ -6,12 +6,14 @@
  * "processes", one each; "wrong": as "group", after calls that are refused or passed on, and prints
  * what it gets for these; "lacking": the same with calls of all ranks for which there are no kernels;
  * "aborted": rank 1 aborts a call of rank 0. CALLS has a line for each call: the function's number (as in `start`), the type, the operation (5, 6: PreMulSum by a scalar
- * of the host, of the device), the count, the root, the stream (0 the default, 1 an own one, 2 an
- * own one that is captured) and whether it is the form with a config. VALUES has four tables of 16
- * values of 8 bytes for each type, of which an element takes the first: what is summed, what is
- * multiplied, the ranks' scalars, and what is averaged. Each rank puts its outputs, call after
- * call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for NVIDIA's driver,
- * "devices=4 memory_bytes=1000".
+ * of the host, of the device), the count, the root, the stream (0 the default, or an own one where
+ * ranks share a device, and so its default stream; 1 an own one, 2 an own one that is captured) and
+ * whether it is the form with a config. Of SHIFT the root is how far on the rank is that each one
+ * sends to; in an EXCHANGE all send to all, unequal parts, in two messages each. VALUES has four
+ * tables of 16 values of 8 bytes for each type, of which an element takes the first: what is summed,
+ * what is multiplied, the ranks' scalars, and what is averaged. Each rank puts its outputs, call
+ * after call, into OUT/rank. SLEY_FAKE in the environment: settings of the stand-in for NVIDIA's
+ * driver, "devices=4 memory_bytes=1000".
  *
  * Each rank chooses by itself whether a call is in place, and whether what NCCL doesn't read is null.
  * All of the memory but the output must stay as it was. */
@@ -35,6 +37,7 @@ typedef int ncclResult_t, ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t;
 #define END ncclComm_t comm, cudaStream_t stream
 ncclResult_t ncclGetUniqueId(ncclUniqueId *);
 ncclResult_t ncclCommInitRank(ncclComm_t *, int, ncclUniqueId, int);
+ncclResult_t ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t *, void *config);
 ncclResult_t ncclCommDestroy(ncclComm_t);
 ncclResult_t ncclCommAbort(ncclComm_t);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *);
@@ -53,6 +56,8 @@ ncclResult_t ncclReduceScatter(ALL, ncclRedOp_t, END);
 ncclResult_t ncclAlltoAll(ALL, END);
 ncclResult_t ncclGather(ALL, int root, END);
 ncclResult_t ncclScatter(ALL, int root, END);
+ncclResult_t ncclSend(const void *, size_t, ncclDataType_t, int peer, END);
+ncclResult_t ncclRecv(void *, size_t, ncclDataType_t, int peer, END);
 ncclResult_t ncclAllReduceConfig(ALL, ncclRedOp_t, END, const void *);
 ncclResult_t ncclBroadcastConfig(ALL, int root, END, const void *);
 ncclResult_t ncclReduceConfig(ALL, ncclRedOp_t, int root, END, const void *);
@@ -64,8 +69,10 @@ ncclResult_t ncclScatterConfig(ALL, int root, END, const void *);
 #define NCCL_VERSION_CODE 23100
 #endif
 
-enum { ALL_REDUCE, BROADCAST, BCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER };
+enum { ALL_REDUCE, BROADCAST, BCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER,
+       SHIFT, EXCHANGE };
 enum { MOST_RANKS = 16, TYPES = 12, GUARD = 64, PRE_MUL_SUM = 5 };
+enum { HALF_BYTES = 1 << 21 }; /* more than a rank takes before its receive begins */
 static const int item_of[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 struct call { int kind, type, op; size_t count; int root, stream, config; };
@@ -73,6 +80,7 @@ struct rank {
   int number;
   ncclComm_t comm;
   void *context, *stream, *graph;
+  void *other; /* stream */
   uint64_t scalar;                /* where the device has it */
   uint64_t memory[2];             /* what is sent is in the first, unless in place */
   unsigned char *before[2], *after[2];
@@ -87,7 +95,7 @@ static struct call *calls;
 static int number_of_calls, ranks;
 static int opened_ends[2]; /* of a pipe: a byte of each rank that has opened */
 static unsigned char values[4][TYPES][16][8];
-static size_t room = 4096;
+static size_t room = 2 * HALF_BYTES;
 static const char *folder;
 
 /* The driver's functions, whose results are 0 unless they fail. */
@@ -139,6 +147,7 @@ static void open_rank(struct rank *r, int number) {
   CHECK(cuDevicePrimaryCtxRetain(&r->context, device));
   CHECK(cuCtxPushCurrent(r->context));
   CHECK(cuStreamCreate(&r->stream, 1));
+  if (devices < ranks) CHECK(cuStreamCreate(&r->other, 1));
   CHECK(cuMemAlloc(&r->scalar, 8));
   for (i = 0; i < 2; ++i) {
     /* Kernels read memory of the host, too. */
@@ -164,7 +173,14 @@ static uint32_t mixed(uint32_t call, uint32_t rank) {
   return x ^ x >> 13;
 }
 
-static void *stream_of(struct rank *r, const struct call *c) { return c->stream ? r->stream : NULL; }
+static void *stream_of(struct rank *r, const struct call *c) {
+  return c->stream ? r->stream : r->other;
+}
+
+/* How many elements one rank sends another in an EXCHANGE. */
+static size_t part_of(const struct call *c, int from, int to) {
+  return c->count * (1 + (from + 2 * to + c->root) % 3) / 3;
+}
 
 /* Lays out a rank's memory for a call, and fills it. */
 static void stage(struct rank *r, int number) {
@@ -172,11 +188,13 @@ static void stage(struct rank *r, int number) {
   const uint32_t mix = mixed(number, r->number);
   const int item = item_of[c->type], is_root = r->number == c->root;
   const size_t block = c->count * item, all = block * ranks, own = block * r->number;
-  const int divides = c->kind == REDUCE_SCATTER || c->kind == ALL_TO_ALL || c->kind == SCATTER;
+  const int divides = c->kind == REDUCE_SCATTER || c->kind == ALL_TO_ALL || c->kind == SCATTER ||
+                      c->kind == EXCHANGE;
   const int unites = c->kind == ALL_GATHER || c->kind == ALL_TO_ALL || c->kind == GATHER;
   const int sends = is_root || (c->kind != BROADCAST && c->kind != BCAST && c->kind != SCATTER);
   const int receives = is_root || (c->kind != REDUCE && c->kind != GATHER);
-  const int in_place = c->kind == BCAST || (mix & 1 && sends && receives && c->kind != ALL_TO_ALL);
+  const int in_place = c->kind == BCAST || (mix & 1 && sends && receives && c->kind < SHIFT &&
+                                            c->kind != ALL_TO_ALL);
   const int table = c->op == 1 ? 1 : c->op == 4 ? 3 : 0;
   size_t sent = divides ? all : block, from = 0, i;
   int in = in_place && !divides ? 1 : 0, k; /* the memory of what is sent */
@@ -195,6 +213,9 @@ static void stage(struct rank *r, int number) {
   r->output = !receives ? -1 : in_place && divides ? 0 : 1;
   r->at = in_place && divides ? own : 0;
   r->bytes = unites ? all : block;
+  if (c->kind == EXCHANGE) {
+    for (r->bytes = 0, k = 0; k < ranks; ++k) r->bytes += part_of(c, k, r->number) * item;
+  }
   r->send = (void *)(r->memory[in] + from);
   r->receive = (void *)(r->memory[r->output == 0 ? 0 : 1] + r->at);
   if (!sends && mix & 2 && c->kind != BCAST) r->send = NULL;
@@ -205,6 +226,30 @@ static void stage(struct rank *r, int number) {
   }
   CHECK(cuStreamSynchronize(stream_of(r, c)));
   if (c->stream == 2) CHECK(cuStreamBeginCapture(r->stream, 1));
+}
+
+/* Each rank in another order, but for the messages of a pair. */
+static void exchange(struct rank *r, const struct call *c) {
+  const int item = item_of[c->type];
+  const int step = r->number % 2 ? ranks - 1 : 1;
+  int turn, half, k;
+  CHECK(ncclGroupStart());
+  for (turn = 0; turn < ranks; ++turn) {
+    const int peer = (r->number + turn * step) % ranks;
+    const size_t sent = part_of(c, r->number, peer), received = part_of(c, peer, r->number);
+    const char *from = (const char *)r->send + peer * c->count * item;
+    char *to = r->receive;
+    for (k = 0; k < peer; ++k) to += part_of(c, k, r->number) * item;
+    for (half = 0; half < 2; ++half) {
+      const size_t s = half ? sent - sent / 3 : sent / 3;
+      const size_t n = half ? received - received / 3 : received / 3;
+      CHECK(ncclSend(from, s, (ncclDataType_t)c->type, peer, r->comm, stream_of(r, c)));
+      CHECK(ncclRecv(to, n, (ncclDataType_t)c->type, peer, r->comm, stream_of(r, c)));
+      from += s * item;
+      to += n * item;
+    }
+  }
+  CHECK(ncclGroupEnd());
 }
 
 static void start(struct rank *r, const struct call *c) {
@@ -246,6 +291,12 @@ static void start(struct rank *r, const struct call *c) {
     case ALL_TO_ALL: RUN_PLAIN(ncclAlltoAll); break;
     case GATHER: RUN(ncclGather, c->root); break;
     case SCATTER: RUN(ncclScatter, c->root); break;
+    case SHIFT:
+      CHECK(ncclRecv(r->receive, c->count, type, (r->number + ranks - c->root) % ranks, r->comm,
+                     stream));
+      CHECK(ncclSend(r->send, c->count, type, (r->number + c->root) % ranks, r->comm, stream));
+      break;
+    case EXCHANGE: exchange(r, c); break;
   }
   if (c->op >= PRE_MUL_SUM) CHECK(ncclRedOpDestroy(op, r->comm));
 }
@@ -285,6 +336,36 @@ static void close_rank(struct rank *r) {
 #define SUM(from, to, elements, kind, op) \
   SAY(ncclAllReduce((void *)(from), (void *)(to), elements, kind, op, r->comm, r->stream))
 
+/* Rank 0's messages, as make_wrong_calls. */
+static void send_wrongly(struct rank *r, struct rank *other) {
+  enum { HALF = 6 };
+  void *a = (void *)r->memory[0], *b = (void *)r->memory[1];
+  SAY(ncclSend(a, 4, TYPES, 1, r->comm, r->stream));
+  SAY(ncclSend(a, 4, HALF, ranks, r->comm, r->stream));
+  SAY(ncclRecv(b, 4, HALF, -1, r->comm, r->stream));
+  SAY(ncclSend(a, (size_t)1 << 62, HALF, 1, r->comm, r->stream));
+  SAY(ncclSend(NULL, 4, HALF, 1, r->comm, r->stream));
+  SAY(ncclRecv(NULL, 4, HALF, 1, r->comm, r->stream));
+  SAY(ncclRecv((void *)other->memory[1], 4, HALF, 1, r->comm, r->stream));
+  SAY(ncclRecv(b, 4, HALF, 1, r->comm, other->stream));
+  SAY(ncclSend(a, 4, HALF, 0, r->comm, r->stream));
+  CHECK(ncclGroupStart());
+  CHECK(ncclAllReduce(a, b, 4, HALF, 0, r->comm, r->stream));
+  CHECK(ncclSend(a, 4, HALF, 1, r->comm, r->stream));
+  SAY(ncclRecv(b, 4, HALF, 2, r->comm, r->stream));
+  SAY(ncclGroupEnd());
+  CHECK(ncclGroupStart());
+  CHECK(ncclSend(a, 4, HALF, 0, r->comm, r->stream));
+  CHECK(ncclRecv(b, 2, HALF, 0, r->comm, r->stream));
+  SAY(ncclGroupEnd());
+  CHECK(cuStreamBeginCapture(r->stream, 1));
+  CHECK(ncclGroupStart());
+  CHECK(ncclSend(a, 4, HALF, 1, r->comm, r->stream));
+  CHECK(ncclRecv(b, 4, HALF, 1, r->comm, r->other));
+  SAY(ncclGroupEnd());
+  CHECK(cuStreamEndCapture(r->stream, &r->graph));
+}
+
 /* Calls of rank 0 alone: none of them may begin. */
 static void make_wrong_calls(struct rank *r, struct rank *other) {
   enum { INT = 2, HALF = 6, FLOAT = 7 };
@@ -317,6 +398,7 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
   CHECK(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, r->stream));
   SUM(a, b, 4, TYPES, 0);
   SAY(ncclGroupEnd());
+  send_wrongly(r, other);
   /* What sley lacks kernels for goes to NCCL. */
   SUM(a, b, 4, FLOAT, 0);
   CHECK(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, INT, 1, r->comm));
@@ -384,18 +466,23 @@ static void abort_call(struct rank *waiting, struct rank *other) {
 
 struct own { pthread_t thread; int number; ncclUniqueId id; };
 
+/* Whether two calls have messages that no group can have: all or none are captured, by one graph. */
+static int are_captured_apart(const struct call *two) {
+  return two[0].kind >= SHIFT && two[1].kind >= SHIFT && (two[0].stream == 2 || two[1].stream == 2);
+}
+
 /* Two calls in a group, each with memory and a stream of its own. */
 static void *run_rank(void *given) {
   struct own *own = given;
   struct rank r[2];
-  int i, k;
+  int i, k, calls_now;
   for (k = 0; k < 2; ++k) open_rank(&r[k], own->number);
   r[0].out = r[1].out = output_of(own->number);
   CHECK(ncclCommInitRank(&r[0].comm, ranks, own->id, own->number));
   r[1].comm = r[0].comm;
   if (opened_ends[1] != 0) check(write(opened_ends[1], "", 1) == 1, "write", 0);
-  for (i = 0; i < number_of_calls; i += 2) {
-    const int calls_now = i + 1 < number_of_calls ? 2 : 1;
+  for (i = 0; i < number_of_calls; i += calls_now) {
+    calls_now = i + 1 < number_of_calls && !are_captured_apart(&calls[i]) ? 2 : 1;
     for (k = 0; k < calls_now; ++k) stage(&r[k], i + k);
     CHECK(ncclGroupStart());
     for (k = 0; k < calls_now; ++k) start(&r[k], &calls[i + k]);
@@ -405,6 +492,57 @@ static void *run_rank(void *given) {
   }
   close_rank(&r[0]);
   return NULL;
+}
+
+/* Messages of two communicators in a group, which half of the ranks send in another order; a rank sends
+ * and receives on one stream, or on two. Both streams wait for all. */
+static void send_crosswise(struct rank *all) {
+  ncclComm_t comms[MOST_RANKS][2];
+  int streams, k, turn;
+  size_t i;
+  CHECK(ncclGroupStart());
+  for (k = 0; k < ranks; ++k) {
+    turn_to(&all[k]);
+    comms[k][0] = all[k].comm;
+    CHECK(ncclCommSplit(all[k].comm, 0, k, &comms[k][1], NULL));
+  }
+  CHECK(ncclGroupEnd());
+  for (streams = 1; streams <= 2; ++streams) {
+    for (k = 0; k < ranks; ++k) {
+      for (i = 0; i < room; ++i) all[k].before[0][i] = (unsigned char)(i * 7 + i / 251 + k + streams);
+      memset(all[k].after[0], 0, room);
+    }
+    for (k = 0; k < ranks; ++k) {
+      turn_to(&all[k]);
+      for (i = 0; i < 32; ++i) { /* so that the last one is late */
+        CHECK(cuMemcpyHtoDAsync(all[k].memory[0], all[k].after[0], room, all[k].stream));
+      }
+      CHECK(cuMemcpyHtoDAsync(all[k].memory[0], all[k].before[0], room, all[k].stream));
+    }
+    CHECK(ncclGroupStart());
+    for (k = 0; k < ranks; ++k) {
+      void *own = all[k].stream, *other = streams == 1 ? own : all[k].other;
+      for (turn = 0; turn < 2; ++turn) {
+        const int which = (k + turn) % 2;
+        const size_t at = which * (size_t)HALF_BYTES;
+        ncclComm_t comm = comms[k][which];
+        CHECK(ncclRecv((void *)(all[k].memory[1] + at), HALF_BYTES, 1, (k + ranks - 1) % ranks, comm,
+                       other));
+        CHECK(ncclSend((void *)(all[k].memory[0] + at), HALF_BYTES, 1, (k + 1) % ranks, comm, own));
+      }
+    }
+    CHECK(ncclGroupEnd());
+    for (k = 0; k < ranks; ++k) {
+      turn_to(&all[k]);
+      CHECK(cuMemcpyDtoHAsync(all[k].after[1], all[k].memory[1], room, all[k].stream));
+      CHECK(cuStreamSynchronize(all[k].stream));
+      check(memcmp(all[k].after[1], all[(k + ranks - 1) % ranks].before[0], 2 * HALF_BYTES) == 0,
+            "what was sent arrives", k);
+    }
+  }
+  CHECK(ncclGroupStart());
+  for (k = 0; k < ranks; ++k) CHECK(ncclCommDestroy(comms[k][1]));
+  CHECK(ncclGroupEnd());
 }
 
 static void run_group(const ncclUniqueId *id, const char *way) {
@@ -433,6 +571,7 @@ static void run_group(const ncclUniqueId *id, const char *way) {
     turn_to(&all[k]);
     CHECK(cuStreamSynchronize(all[k].stream));
   }
+  send_crosswise(all);
   for (i = 0; i < number_of_calls; ++i) {
     for (k = 0; k < ranks; ++k) turn_to(&all[k]), stage(&all[k], i);
     CHECK(ncclGroupStart());

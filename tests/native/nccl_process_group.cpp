@@ -163,12 +163,13 @@ public:
     }
 
     void run() {
-        Handle* comm = initialized(0, 72, 22705);
+        Handle* comm = initialized(0, 72, 22705, ranks_);
         std::thread watchdog([this] { watch(); });
         register_segments(comm);
         collectives(comm, ranks_);
         coalesced(comm);
         sends(comm);
+        pair();
         parts(comm);
         aborted();
         finish(comm);
@@ -205,11 +206,11 @@ private:
         return made;
     }
     // The size and the version are those of the NCCL that the client was compiled with.
-    Handle* initialized(int key, std::size_t size, unsigned version) {
+    Handle* initialized(int key, std::size_t size, unsigned version, int ranks) {
         const auto id = store_.get(key, rank_ == 0);
         auto given = config(size, version);
         Handle* comm = nullptr;
-        const auto result = ncclCommInitRankConfig(&comm, ranks_, id, rank_, &given);
+        const auto result = ncclCommInitRankConfig(&comm, ranks, id, rank_, &given);
         ready(result, comm);
         CHECK(ncclGetVersion(&version_) == Result::kSuccess && version_ > 22700);
         watched(comm);
@@ -337,9 +338,9 @@ private:
     }
 
     void sends(Handle* comm) {
-        float *a = buffer(0), *b = buffer(1);
         // all_to_all with unequal parts, some of them empty, and batch_isend_irecv
         for (const bool is_ring : {false, true}) {
+            float *a = buffer(0), *b = buffer(1);
             CHECK(ncclGroupStart() == Result::kSuccess);
             for (int peer = 0; peer < ranks_; ++peer) {
                 if (is_ring && peer != (rank_ + 1) % ranks_) continue;
@@ -352,8 +353,14 @@ private:
                                          stream_)));
             }
             ready(ncclGroupEnd(), comm);
+            for (int from = 0; from < ranks_; ++from) {
+                if (is_ring && from != (rank_ + ranks_ - 1) % ranks_) continue;
+                const auto in = is_ring ? 2 : static_cast<std::size_t>(from + rank_) % 3;
+                expect(b + 3 * from, in, [&](std::size_t i) { return value(from, 3 * rank_ + i); });
+            }
         }
         // gather and scatter
+        float *a = buffer(0), *b = buffer(1);
         int ranks = 0, rank = 0;
         CHECK(ncclCommCount(comm, &ranks) == Result::kSuccess);
         CHECK(ncclCommUserRank(comm, &rank) == Result::kSuccess);
@@ -362,12 +369,33 @@ private:
             for (int peer = 1; peer < ranks_; ++peer) {
                 if (rank_ != 0 && rank_ != peer) continue;
                 const auto other = rank_ == 0 ? peer : 0;
+                const auto at = rank_ == 0 ? kCount * peer : 0;
                 CHECK(!is_error((rank_ == 0) == scatters
-                                    ? ncclSend(a, kCount, kFloat, other, comm, stream_)
-                                    : ncclRecv(b, kCount, kFloat, other, comm, stream_)));
+                                    ? ncclSend(a + at, kCount, kFloat, other, comm, stream_)
+                                    : ncclRecv(b + at, kCount, kFloat, other, comm, stream_)));
             }
             ready(ncclGroupEnd(), comm);
+            if (rank_ == 0 && !scatters) {
+                expect(b + kCount, kCount * (ranks_ - 1), [](std::size_t i) {
+                    return value(1 + static_cast<int>(i / kCount), i % kCount);
+                });
+            } else if (rank_ != 0 && scatters) {
+                expect(b, kCount, [&](std::size_t i) { return value(0, kCount * rank_ + i); });
+            }
         }
+    }
+
+    // A send and its receive, of two ranks, which have a communicator of their own for these.
+    void pair() {
+        if (rank_ > 1) return;
+        Handle* comm = initialized(4, 80, 22809, 2);
+        float *a = buffer(0), *b = buffer(1);
+        for (int first : {0, 1}) {
+            ready(rank_ == first ? ncclSend(a, kCount, kFloat, 1 - rank_, comm, stream_)
+                                 : ncclRecv(b, kCount, kFloat, 1 - rank_, comm, stream_),
+                  comm);
+        }
+        expect(b, kCount, [&](std::size_t i) { return value(1 - rank_, i); });
     }
 
     // Groups of all ranks but the last one: split, with fewer ranks, and made from several ids.
@@ -397,7 +425,7 @@ private:
 
     // A collective that never ends, because one rank doesn't call it: all watchdogs abort.
     void aborted() {
-        Handle* comm = initialized(3, 80, 22809);
+        Handle* comm = initialized(3, 80, 22809, ranks_);
         float* a = buffer(0);
         ready(ncclAllReduce(a, a, kCount, kFloat, RedOp{kSum}, comm, stream_), comm);
         device_.wait(stream_);

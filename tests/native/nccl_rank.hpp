@@ -61,6 +61,7 @@ DeviceRank::~DeviceRank() = default;
 // Nobody calls for these: calls are the tests' own.
 const LinkTables& DeviceRank::tables() const { std::abort(); }
 DeviceCalls& DeviceRank::calls() { std::abort(); }
+DeviceMessages& DeviceRank::messages() { std::abort(); }
 
 std::optional<Refusal> DeviceRank::error() {
     const std::lock_guard held(state_->mutex);
@@ -74,6 +75,7 @@ void DeviceRank::give_up(const Refusal& why) {
 }
 
 void DeviceRank::wait() {}
+bool DeviceRank::has_graphs() const { return false; }
 
 void DeviceRank::close(bool meet) {
     nccl_test::script.at("close", state_->participant->rank());

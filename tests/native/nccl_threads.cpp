@@ -314,12 +314,13 @@ void test_agreement() {
         CHECK(runs(2, [&](int) { return id; }) == nccl);
         unsetenv("SLEY_NCCL");
     }
-    setenv("SLEY_NCCL", "AllReduce,AlltoAll", 1);
+    setenv("SLEY_NCCL", "AllReduce,AlltoAll,Recv", 1);
     id = new_id();
     Handle* one = nullptr;
     CHECK(ncclCommInitRank(&one, 1, id, 0) == Result::kSuccess);
     const auto& its = *Comm::find(one).comm;
     CHECK(its.runs("all_reduce") && its.runs("all_to_all") && !its.runs("reduce"));
+    CHECK(its.runs("send_recv"));  // both ends
     CHECK(ncclCommDestroy(one) == Result::kSuccess);
     // Without NCCL: what sley doesn't run is refused, and so is a communicator that it can't run.
     setenv("SLEY_NCCL", "only", 1);
@@ -327,7 +328,7 @@ void test_agreement() {
     CHECK(ncclCommInitRank(&one, 1, id, 0) == Result::kSuccess && is_sleys(one));
     int count = 0;
     CHECK(ncclCommCount(one, &count) == Result::kSuccess && count == 1);
-    CHECK(ncclSend(nullptr, 1, 7, 0, one, nullptr) == Result::kInvalidUsage);
+    CHECK(ncclSignal(0, 0, 0, 0, one, nullptr) == Result::kInvalidUsage);
     CHECK(std::string(ncclGetLastError(one)).find("SLEY_NCCL=only") != std::string::npos);
     CHECK(ncclCommDestroy(one) == Result::kSuccess);
     script.refuses = "too little";

@@ -1,6 +1,6 @@
-"""Collective calls that sley's library with NCCL's interface runs itself, over the stand-in for
-NVIDIA's driver: a client in C, also compiled with the headers that test_nccl_library.py finds,
-against NumPy."""
+"""Collective calls, sends and receives that sley's library with NCCL's interface runs itself, over
+the stand-in for NVIDIA's driver: a client in C, also compiled with the headers that
+test_nccl_library.py finds, against NumPy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ OPS = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.AVG)
 
 
 @cache
-def tables(ranks: int, types: Sequence[str], folder: Path) -> None:
-    """Writes the tables of ranks on the stand-in's devices, one each."""
-    made_ahead.write_tables(native.LinkKey(ranks, True, ranks == 1, 4), folder, types, OPS)
+def tables(ranks: int, types: Sequence[str], folder: Path, is_one_device: bool = False) -> None:
+    """Writes the tables of ranks on the stand-in's devices, one each or all on one."""
+    key = native.LinkKey(ranks, True, is_one_device or ranks == 1, 4)
+    made_ahead.write_tables(key, folder, types, OPS)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,23 @@ def test_every_function_gives_what_numpy_gives(
     tables(ranks, FEW, folder)
     made = calls(FEW, [17], ranks) + calls(FEW[:1], SIZES[::4], ranks)
     run(client(), made, ranks, way, tmp_path, over(folder, driver, ranks))
+
+
+@pytest.mark.slow
+def test_one_thread_with_eight_ranks(folder: Path, driver: dict[str, str], tmp_path: Path) -> None:
+    tables(8, FEW[:1], folder)
+    run(client(), calls(FEW[:1], [17, 100], 8), 8, "group", tmp_path, over(folder, driver, 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["group", "threads"])
+def test_ranks_on_one_device(
+    way: str, folder: Path, driver: dict[str, str], tmp_path: Path
+) -> None:
+    tables(2, FEW[:1], folder, True)
+    settings = over(folder, driver, 2)
+    settings["SLEY_FAKE"] = f"devices=1 multiprocessors=8 memory_bytes={1 << 30}"
+    run(client(), calls(FEW[:1], [17, 100], 2), 2, way, tmp_path, settings)
 
 
 @pytest.mark.slow
@@ -107,6 +125,18 @@ def test_wrong_calls_are_refused_before_they_begin(
         *["N703: expected a reduction for ncclAllReduce of the communicator"] * 2,
         "N703: expected a reduction for ncclRedOpDestroy of the communicator",
         *["N705: expected a type from 0 to 11 for ncclAllReduce, found 12"] * 2,
+        "N705: expected a type from 0 to 11 for ncclSend, found 12",
+        "N705: expected a peer from 0 to 1 for ncclSend, found 2",
+        "N705: expected a peer from 0 to 1 for ncclRecv, found -1",
+        "N705: expected buffers of less than 2^63 bytes for ncclSend, found 4611686018427387",
+        "for ncclSend, found a null pointer",
+        "for ncclRecv, found a null pointer",
+        "which is on device 1",
+        "K517: expected a stream of",
+        "N705: ",
+        *["N705: expected a peer from 0 to 1 for ncclRecv, found 2"] * 2,
+        "N705: ",
+        "N705: expected a group's sends and receives in one graph, or in none",
     ]
     for line, words in zip(told, expected, strict=False):
         assert line.startswith("4 "), line

@@ -178,7 +178,7 @@ def test_the_calls_of_pytorchs_process_group(ranks: str, waits: str) -> None:
 def test_sley_runs_the_collectives_of_pytorchs_process_group(
     ranks: str, waits: str, folder: Path, driver: dict[str, str]
 ) -> None:
-    for number in (3, 4):
+    for number in (2, 3, 4):
         tables(number, ("float32",), folder)
     settings = {
         "SLEY_NCCL_TABLES": str(folder),
@@ -188,11 +188,11 @@ def test_sley_runs_the_collectives_of_pytorchs_process_group(
     }
     command = [process_group(), "4", ranks, waits, "results"]
     journal, log = output(command, variables(stand_in(), **settings))
-    # Two of all ranks, one of several ids, and two of three ranks.
-    assert log.count("sley runs its collectives") == 4 * 3 + 3 * 2
+    # Two of all ranks, one of several ids, two of three ranks, and one of two.
+    assert log.count("sley runs its collectives, sends and receives") == 4 * 3 + 3 * 2 + 2
     called = {line.split()[0] for line in journal.splitlines()}
-    assert called.isdisjoint({"AllReduce", "AllGather", "Broadcast"})
-    assert {"Send", "Recv", "CommWindowRegister"} <= called
+    assert called.isdisjoint({"AllReduce", "AllGather", "Broadcast", "Send", "Recv"})
+    assert "CommWindowRegister" in called
     assert "CommRegister" not in called, "sley's calls take any memory"
 
 

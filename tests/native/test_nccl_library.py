@@ -143,7 +143,7 @@ def test_communicators_of_threads(sanitizers: str, test: str) -> None:
 def test_the_log_says_why_a_rank_has_nccl_alone() -> None:
     log = check_ranks("address", "agreement", NCCL_DEBUG="INFO")
     for rank, why in (
-        ("2 of 3", "sley runs its collectives, NCCL 2.29.7 other calls"),
+        ("2 of 3", "sley runs its collectives, sends and receives, NCCL 2.29.7 other calls"),
         (
             "2 of 3",
             "all calls go to NCCL 2.29.7: K506: expected room on a device, found too little",
@@ -151,7 +151,11 @@ def test_the_log_says_why_a_rank_has_nccl_alone() -> None:
         ("1 of 3", "all calls go to NCCL 2.29.7: no driver on rank 0"),
         ("1 of 2", "all calls go to NCCL 2.29.7: SLEY_NCCL=off on rank 0"),
         ("0 of 2", "all calls go to NCCL 2.29.7: N601: expected 2 ranks in time, found no sign of"),
-        ("0 of 1", "sley runs its collectives; other calls are refused: SLEY_NCCL=only"),
+        (
+            "0 of 1",
+            "sley runs its collectives, sends and receives; "
+            "other calls are refused: SLEY_NCCL=only",
+        ),
     ):
         assert f"sley INFO ncclCommInitRank of rank {rank}: {why}" in log
 

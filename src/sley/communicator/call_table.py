@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import TypeAlias
 
 from sley.communicator.selection.kinds import CALLS
+from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.engine.types import DataType
 from sley.ir.plan import Plan
@@ -24,6 +25,22 @@ class CallTable:
     """rows: for each kind of calls its plans, by size."""
 
     rows: Mapping[Key, Sequence[tuple[SizeRange, ReadyPlan]]]
+
+    @classmethod
+    def of(
+        cls, plans: Plans, ranks: int, places: Callable[[str], Iterable[bool | None]]
+    ) -> CallTable:
+        """The table of all kinds of calls. places: of each kind, as of `Plans.places`. Errors: as
+        of `Plans.table`."""
+        return cls(
+            {
+                (kind, bool(in_place), root): plans.table(kind, in_place=in_place, root=root)
+                for kind, row in CALLS.items()
+                if not row.varies
+                for root in (range(ranks) if row.roles else [0])
+                for in_place in places(kind)
+            }
+        )
 
     @cached_property
     def ready(self) -> list[ReadyPlan]:

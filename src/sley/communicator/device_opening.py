@@ -60,8 +60,8 @@ class DeviceCore:
             number, dtype, op, scales=scales, wait=lambda: None, engine=engine
         )
         run, divide = KERNELS
-        divides = program[divide] if op is ReduceOp.AVG else 0
-        self.calls.set_program(number, dtype.number, int(op), scales, program[run], divides)
+        addresses = program[run], program[divide]
+        self.calls.set_program(number, dtype.number, int(op), scales, *addresses)
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,7 @@ class DeviceOpening:
             problems = [*plans.folder_problems, *([unfit] if unfit else [])]
             if settings.plan_dir_strict and problems:
                 raise SleyError(problems)
-            table = CallTable(
-                {
-                    (kind, bool(in_place), root): plans.table(kind, in_place=in_place, root=root)
-                    for kind, row in CALLS.items()
-                    if not row.varies
-                    for root in (range(rendezvous.ranks) if row.roles else [0])
-                    for in_place in plans.places(kind)
-                }
-            )
+            table = CallTable.of(plans, rendezvous.ranks, plans.places)
         own = ", ".join(one.plan.name for one in plans.own)
         rows = [("calls of the user's plans", own or "none")]  # which decide what rows there are
         rows += [

@@ -57,14 +57,7 @@ def link_tables(
         has_lines=key.has_lines, is_one_device=key.is_one_device, max_blocks=key.most_blocks
     )
     plans = Plans(Hosts.of([""] * ranks), devices=limits)
-    table = CallTable(
-        {
-            (kind, False, root): plans.table(kind, in_place=None, root=root)
-            for kind, row in CALLS.items()
-            if kind != BARRIER and not row.varies
-            for root in (range(ranks) if row.roles else [0])
-        }
-    )
+    table = CallTable.of(plans, ranks, lambda kind: () if kind == BARRIER else (None,))
     settings = Settings()
     layout = layout_of(
         tuple(table.plans),
@@ -104,7 +97,7 @@ def _kernels(
     ops: Sequence[ReduceOp],
     platform: Platform,
     name_of: Callable[[str], str],
-) -> Iterator[tuple[int, int, int, bool, str, bool]]:
+) -> Iterator[tuple[int, int, int, bool, str]]:
     """The prebuilt kernels of each plan, which serve one GPU and several."""
     for key in table.rows:
         _, numbers = table.ranges(key)
@@ -116,8 +109,7 @@ def _kernels(
             scales = op is ReduceOp.AVG and dtype.is_float
             variant = Variant(platform, dtype.number, ReduceOp.SUM if scales else op, scales=scales)
             text = own.source(Engine.INTERPRETED, variant)
-            divides = op is ReduceOp.AVG and (own.operands.averages.at_end > 1).any()
-            yield number, dtype.number, int(variant.reduce_op), scales, name_of(text), bool(divides)
+            yield number, dtype.number, int(variant.reduce_op), scales, name_of(text)
 
 
 def machine_keys(ranks: int) -> list[native.LinkKey]:

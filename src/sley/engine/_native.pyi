@@ -552,9 +552,9 @@ class LinkKey:
 class LinkTables:
     """All that is derived ahead for a communicator on devices, as a file."""
 
-    def __init__(self, key: LinkKey, version: str, threads: int, plans: Sequence[tuple[str, PlanTables]], mailboxes: Sequence[int], scratch: int, rows: Sequence[tuple[str, Kind, int, Sequence[int], Sequence[int]]], kernels: Sequence[tuple[int, int, int, bool, str, bool]], messages: str) -> None:
+    def __init__(self, key: LinkKey, version: str, threads: int, plans: Sequence[tuple[str, PlanTables]], mailboxes: Sequence[int], scratch: int, rows: Sequence[tuple[str, Kind, int, Sequence[int], Sequence[int]]], kernels: Sequence[tuple[int, int, int, bool, str]], messages: str) -> None:
         """
-        plans: names and tables. mailboxes: the bytes of each rank's. scratch: the bytes that a rank needs. rows: for each kind of calls its name, itself, the root, and the plans by size, as of `DeviceCalls.set_table`. kernels: the plan, type, operation, whether inputs are multiplied, the name of the file, and whether calls divide at the end. messages: the name of the file with the kernel of sends and receives. F425 for parts that don't fit one another.
+        plans: names and tables. mailboxes: the bytes of each rank's. scratch: the bytes that a rank needs. rows: for each kind of calls its name, itself, the root, and the plans by size, as of `DeviceCalls.set_table`. kernels: the plan, type, operation, whether inputs are multiplied, and the name of the file. messages: the name of the file with the kernel of sends and receives. F425 for parts that don't fit one another.
         """
 
     @property
@@ -646,9 +646,7 @@ class DeviceCalls:
         """
 
     def set_program(self, plan: int, dtype: int, op: int, scales: bool, run: int, divide: int) -> None:
-        """
-        The addresses of a plan's kernels; divide: 0 unless calls divide at the end.
-        """
+        """The addresses of a plan's kernels; divide: 0 without one."""
 
     def plan_of(self, kind: int, in_place: bool, root: int, size_bytes: int) -> int:
         """The number of the plan that runs a call."""

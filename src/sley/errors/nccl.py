@@ -47,6 +47,6 @@ N705 = Rule(
     why="Kernels would read or write other memory than the caller's, or wait for ranks that make "
     "another call. The call returns ncclInvalidArgument, and nothing has begun.",
     example="ncclAllReduce(send, receive, count, ncclNumTypes, ncclSum, comm, stream);",
-    instead="Give memory of the communicator's GPU, and a type, reduction, root and size as NCCL "
+    instead="Give memory of the communicator's GPU, and a type, reduction, rank and size as NCCL "
     "has them. Other ranks that made the call wait for this one.",
 )

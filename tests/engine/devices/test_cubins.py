@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import sley
 from sley.algorithms import build
-from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
+from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant, messages_source
 from sley.engine.types import DATA_TYPES
 from support.devices.machine_code import compiled_text, skip_without_nvrtc
 from support.inputs.algorithm_cases import SIZED, sizes
@@ -58,16 +59,26 @@ def check(
 ) -> None:
     """Compiles; nothing may spill, and a block must fit."""
     variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, op, threads, one_gpu, scales)
-    compiled = compiled_text(kernels.source(engine, variant), architecture)
+    check_text(kernels.source(engine, variant), architecture, KERNELS)
+
+
+def check_text(text: str, architecture: str, names: Sequence[str]) -> None:
+    """The same of a text with the kernels `names`."""
+    compiled = compiled_text(text, architecture)
     assert compiled.cubin[:4] == b"\x7fELF"
-    assert set(KERNELS) <= set(compiled.functions)
+    assert set(names) <= set(compiled.functions)
     spilling = {
         name: (r.spill_store_bytes, r.spill_load_bytes)
         for name, r in compiled.functions.items()
         if r.spill_store_bytes or r.spill_load_bytes
     }
     assert not spilling
-    assert all(0 < compiled.functions[name].registers <= 128 for name in KERNELS)
+    assert all(0 < compiled.functions[name].registers <= 128 for name in names)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_kernel_of_messages_compiles_without_spills(architecture: str) -> None:
+    check_text(messages_source(Platform.CUDA), architecture, ["sley_messages"])
 
 
 @pytest.mark.parametrize(("protocol", "dtype", "engine", "architecture"), cases())

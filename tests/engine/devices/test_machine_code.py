@@ -19,7 +19,7 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices.cuda import compiler
 from sley.engine.devices.cuda.compiler import Compiled
-from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
+from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant, messages_source
 from sley.engine.types import DATA_TYPES
 from support.checks.golden import Golden
 from support.devices.machine_code import Code, compiled_text, functions, skip_without_nvrtc
@@ -27,12 +27,13 @@ from support.devices.machine_code import Code, compiled_text, functions, skip_wi
 ARCHITECTURE, THREADS = "sm_90", 512
 STEPS = (
     *("send", "recv", "recv_reduce_copy_send", "copy", "reduce"),
-    *("publish_step", "refresh", "give_up"),
+    *("publish_step", "refresh", "give_up", "choose", "sley_messages"),
 )
 TABLE = "machine-code.txt"
 HEAD = """\
 Kernels of a ring of 8 ranks on 8 GPUs, for {architecture} with {threads} threads. Switch: kernels
-of nvls-allreduce, with Simple, whose recv_reduce_copy_send has groups at both sides.
+of nvls-allreduce, with Simple, whose recv_reduce_copy_send has groups at both sides. Sends: the
+kernel of messages, which has no plan.
 
 Behind "|" is what NVRTC {version} makes of them; what is before it holds for every version, except
 the numbers of "number x bytes". Instructions are counted once, however often they run. acquires:
@@ -51,12 +52,14 @@ COLUMNS = (
     "switched",
 )
 
-SWITCH, GROUPED = "Switch", "recv_reduce_copy_send"
+SWITCH, SENDS, GROUPED = "Switch", "Sends", "recv_reduce_copy_send"
 Case = tuple[str, str, Engine]
-"""A protocol's name, or SWITCH; a type; an engine."""
+"""A protocol's name, or SWITCH, or SENDS; a type; an engine."""
+MESSAGES = SENDS, "int8", Engine.INTERPRETED
 CASES: list[Case] = [
     *product([p.value for p in sley.Protocol], ("float32", "bfloat16"), Engine),
     *product([SWITCH], ("float32", "bfloat16"), [Engine.GENERATED]),
+    MESSAGES,
 ]
 SAMPLE: list[Case] = [
     ("Simple", "bfloat16", Engine.GENERATED),
@@ -64,6 +67,7 @@ SAMPLE: list[Case] = [
     ("LL128", "bfloat16", Engine.GENERATED),
     ("Direct", "float32", Engine.INTERPRETED),
     (SWITCH, "float32", Engine.GENERATED),
+    MESSAGES,
 ]
 
 
@@ -75,15 +79,20 @@ KERNELS_TITLE = title("kernel") + KERNEL.format("spilled B", "stack", "registers
 STEPS_TITLE = title("primitive") + STEP.format(*COLUMNS, "loads", "stores")
 
 
-def compile_case(case: Case) -> tuple[Compiled, dict[str, Code]]:
+def text_of(case: Case) -> str:
     protocol, dtype, engine = case
+    if protocol == SENDS:
+        return messages_source(Platform.CUDA, THREADS)
     if protocol == SWITCH:
         plan = sley.compile(build("nvls-allreduce", ranks=8, in_place=True))
     else:
         plan = sley.compile(build("ring-allreduce", ranks=8, in_place=True), protocol=protocol)
     variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, sley.ReduceOp.SUM, THREADS)
-    text = Kernels.of(plan, switches=protocol == SWITCH).source(engine, variant)
-    compiled = compiled_text(text, ARCHITECTURE)
+    return Kernels.of(plan, switches=protocol == SWITCH).source(engine, variant)
+
+
+def compile_case(case: Case) -> tuple[Compiled, dict[str, Code]]:
+    compiled = compiled_text(text_of(case), ARCHITECTURE)
     return compiled, functions(compiled.cubin)
 
 
@@ -93,7 +102,7 @@ def rows(case: Case) -> tuple[list[str], list[str]]:
     start = partial(TITLE.format, protocol, dtype, engine.value)
     compiled, code = compile_case(case)
     kernels, steps = [], []
-    for name in KERNELS:
+    for name in ["sley_messages"] if protocol == SENDS else KERNELS:
         r = compiled.functions[name]
         spilled = r.spill_store_bytes + r.spill_load_bytes
         numbers = KERNEL.format(spilled, r.stack_bytes, r.registers, r.shared_bytes)

@@ -1,5 +1,5 @@
-"""The client in C that makes calls of NCCL's collectives (tests/native/nccl_calls.c), and what it
-must get, by NumPy."""
+"""The client in C that makes calls of NCCL's collectives, sends and receives
+(tests/native/nccl_calls.c), and what it must get, by NumPy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from support.devices.nccl_clients import compiled, output, variables
 
 KINDS = (
     *("all_reduce", "broadcast", "bcast", "reduce", "all_gather", "reduce_scatter"),
-    *("all_to_all", "gather", "scatter"),
+    *("all_to_all", "gather", "scatter", "shift", "exchange"),
 )
 REDUCING = {"all_reduce", "reduce", "reduce_scatter"}
-ROOTED = {"broadcast", "bcast", "reduce", "gather", "scatter"}
+ROOTED = {"broadcast", "bcast", "reduce", "gather", "scatter", "shift", "exchange"}
 TYPES = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"),
     *("bfloat16", "float8_e4m3fn", "float8_e5m2"),
@@ -105,7 +105,7 @@ def reduced(data: Sequence[Any], call: Call) -> Any:
 def promised(number: int, call: Call, ranks: int) -> dict[int, Any]:
     """Each rank's output, of those that have one."""
     kind, n, root = KINDS[call.kind], call.count, call.root
-    divides = kind in ("reduce_scatter", "all_to_all", "scatter")
+    divides = kind in ("reduce_scatter", "all_to_all", "scatter", "exchange")
     data = inputs(number, call, ranks, n * ranks if divides else n)
     every = range(ranks)
     if kind in REDUCING:
@@ -117,6 +117,14 @@ def promised(number: int, call: Call, ranks: int) -> dict[int, Any]:
         return {r: np.concatenate(data) for r in every if kind == "all_gather" or r == root}
     if kind == "all_to_all":
         return {r: np.concatenate([one[r * n :][:n] for one in data]) for r in every}
+    if kind == "shift":
+        return {r: data[(r - root) % ranks] for r in every}
+    if kind == "exchange":
+
+        def part(source: int, to: int) -> Any:
+            return data[source][to * n :][: n * (1 + (source + 2 * to + root) % 3) // 3]
+
+        return {r: np.concatenate([part(source, r) for source in every]) for r in every}
     return {r: data[root][r * n :][:n] if kind == "scatter" else data[root] for r in every}
 
 

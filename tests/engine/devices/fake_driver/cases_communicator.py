@@ -95,7 +95,7 @@ def test_a_call_asks_little_of_the_driver(
     # First the array's device is looked up, since no library tells it.
     assert [entry for entry in made if not entry.startswith("launch ")] == [
         "cuCtxPushCurrent",
-        "cuPointerGetAttribute",
+        "cuPointerGetAttributes",
         "cuCtxPopCurrent",
         "cuCtxPushCurrent",
         "cuStreamGetCaptureInfo",

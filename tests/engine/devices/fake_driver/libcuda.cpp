@@ -556,10 +556,13 @@ int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
     constexpr int MEMORY_TYPE = 2, BUFFER_ID = 7, DEVICE_ORDINAL = 9, IS_LEGACY_CUDA_IPC_CAPABLE = 10,
                   ACCESS_FLAGS = 16;
     constexpr std::uint64_t NONE = 0, READ_WRITE = 3;
+    constexpr unsigned HOST_MEMORY = 1, DEVICE_MEMORY = 2;
     Held held(lock);
     if (auto range = range_of(address); range != ranges.end()) {
         if (attribute == DEVICE_ORDINAL)
             *static_cast<int*>(value) = handles.at(range->second.handle).device;
+        else if (attribute == MEMORY_TYPE)
+            *static_cast<unsigned*>(value) = DEVICE_MEMORY;
         else if (attribute == BUFFER_ID)
             *static_cast<std::uint64_t*>(value) = range->second.handle;
         else
@@ -572,7 +575,9 @@ int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
     if (allocation == allocations.end()) return INVALID_VALUE;
     const Allocation& a = allocation->second;
     switch (attribute) {
-        case MEMORY_TYPE: *static_cast<unsigned*>(value) = a.device < 0 ? 1 : 2; return SUCCESS;
+        case MEMORY_TYPE:
+            *static_cast<unsigned*>(value) = a.device < 0 ? HOST_MEMORY : DEVICE_MEMORY;
+            return SUCCESS;
         case BUFFER_ID: *static_cast<std::uint64_t*>(value) = a.id; return SUCCESS;
         case DEVICE_ORDINAL: *static_cast<int*>(value) = a.device; return SUCCESS;
         case IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<bool*>(value) = !a.is_pooled; return SUCCESS;
@@ -583,6 +588,12 @@ int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
         }
         default: return INVALID_VALUE;
     }
+}
+
+// Values of unknown addresses stay as they are: the driver's own are zeros.
+int cuPointerGetAttributes(unsigned count, int* attributes, void** values, std::uintptr_t address) {
+    for (unsigned i = 0; i < count; ++i) cuPointerGetAttribute(values[i], attributes[i], address);
+    return SUCCESS;
 }
 
 int started(Stream* stream, std::function<void()> what) {
@@ -1218,7 +1229,7 @@ const std::map<std::string, void*>& entries() {
         ENTRY(cuMemImportFromShareableHandle), ENTRY(cuMemGetAddressRange),
         ENTRY(cuIpcGetMemHandle), ENTRY(cuIpcOpenMemHandle), ENTRY(cuIpcCloseMemHandle),
         ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemFreeHost),
-        ENTRY(cuPointerGetAttribute), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
+        ENTRY(cuPointerGetAttribute), ENTRY(cuPointerGetAttributes), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
         ENTRY(cuMemcpyDtoHAsync), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),
         ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor), ENTRY(cuStreamCreate),
         ENTRY(cuStreamDestroy), ENTRY(cuStreamSynchronize), ENTRY(cuStreamBeginCapture),
