@@ -867,10 +867,10 @@ FAULTS: tuple[Fault, ...] = (
         "if (there.bytes > message.bytes) {",
     ),
     _fault(
-        "messages: ranks cut their messages into launches in different orders",
+        "messages: more than fit into a launch are cut in the caller's order",
         "native",
-        "return std::tuple(peer != place_.rank, row.number,",
-        "return std::tuple(peer != place_.rank, std::size_t{0},",
+        "if (rows.size() <= kLaunch) return rows;",
+        "if (!rows.empty()) return rows;",
     ),
     _fault(
         "kernel: what a CPU publishes is relaxed",

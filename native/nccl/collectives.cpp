@@ -294,20 +294,6 @@ Result launch(Part& part, const std::vector<StreamMessage>& messages) {
 
 namespace {
 
-constexpr char kSendReceive[] = "send_recv";
-
-constexpr struct {
-    const char* function;
-    const char* kind;
-} kKinds[] = {
-    {"AllReduce", "all_reduce"}, {"Broadcast", "broadcast"},
-    {"Bcast", "broadcast"},      {"Reduce", "reduce"},
-    {"AllGather", "all_gather"}, {"ReduceScatter", "reduce_scatter"},
-    {"AlltoAll", "all_to_all"},  {"Gather", "gather"},
-    {"Scatter", "scatter"},      {"Send", kSendReceive},
-    {"Recv", kSendReceive},
-};
-
 constexpr const char* kind_of(std::string_view function) {
     constexpr std::string_view kConfig = "Config";
     for (const auto& [name, kind] : kKinds) {

@@ -15,15 +15,15 @@
 namespace sley::nccl {
 namespace {
 
-// "AllReduce" and "all_reduce" alike. A send isn't run without its receive.
-std::string kind_of(const std::string& name) {
+// "AllReduce" and "all_reduce" alike.
+std::string letters_of(const std::string& name) {
     std::string letters;
     for (const char one : name) {
         if (std::isalpha(static_cast<unsigned char>(one))) {
             letters += static_cast<char>(std::tolower(static_cast<unsigned char>(one)));
         }
     }
-    return letters == "send" || letters == "recv" ? "sendrecv" : letters;
+    return letters;
 }
 
 std::string variable(const char* name) {
@@ -37,10 +37,6 @@ double seconds(const char* name, double otherwise) {
     const auto found = std::strtod(variable(name).c_str(), nullptr);
     return found > 0 ? std::min(found, 365 * 86400.0) : otherwise;
 }
-
-constexpr const char* kRunByName[] = {"allreduce",     "broadcast", "reduce", "allgather",
-                                        "reducescatter", "alltoall",  "gather", "scatter",
-                                        "sendrecv"};
 
 }  // namespace
 
@@ -62,12 +58,16 @@ Settings Settings::from_environment() {
     }
     std::istringstream names(made.which);
     for (std::string name; std::getline(names, name, ',');) {
-        const auto kind = kind_of(name);
-        const auto end = std::end(kRunByName);
-        if (std::find(std::begin(kRunByName), end, kind) == end) {
+        const auto letters = letters_of(name);
+        const auto* end = std::end(kKinds);
+        const auto* found = std::find_if(std::begin(kKinds), end, [&](const auto& one) {
+            return letters == letters_of(one.function) || letters == letters_of(one.kind);
+        });
+        if (found == end) {
             made.lacks = "SLEY_NCCL names '" + name + "', which sley doesn't run";
+        } else {
+            made.kinds.insert(found->kind);
         }
-        made.kinds.insert(kind);
     }
     return made;
 }
@@ -77,7 +77,7 @@ bool Settings::is_alone() const {
 }
 
 bool Settings::runs(const std::string& kind) const {
-    return kinds.empty() || kinds.count(kind_of(kind)) > 0;
+    return kinds.empty() || kinds.count(kind) > 0;
 }
 
 }  // namespace sley::nccl

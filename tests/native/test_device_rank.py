@@ -126,6 +126,11 @@ def test_messages(scenario: str, arguments: tuple[str, ...], races: Path) -> Non
     check("thread", races, scenario, *arguments)
 
 
+def test_messages_of_ranks_that_fill_their_device(small: Path) -> None:
+    """A rank's lanes are more than its blocks."""
+    check("thread", small, "messages", "8", "8", "1", SLEY_FAKE=DEVICES.format(1, BLOCKS * 8))
+
+
 def test_a_lost_release_of_messages_is_noticed(races: Path) -> None:
     done = run_ranks("thread", races, "messages", "2", "2", "1", SLEY_BREAK_RELEASE="1")
     assert (done.returncode != 0, "data race" in done.stderr) == (True, True)

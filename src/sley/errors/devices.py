@@ -63,8 +63,8 @@ K507 = Rule(
 )
 K508 = Rule(
     "K508 plan-stuck",
-    what="An instruction of a kernel waited too long for a message, a free slot or another block; or "
-    "a receive has other bytes than its send.",
+    what="An instruction of a kernel waited too long for a message, a free slot or another block, "
+    "or a receive has other bytes than its send.",
     why="Kernels never wait without a limit, so a device never hangs. Either a peer is missing "
     "(its process ended, was stopped, or made another call), or the plan hangs (docs/machine.md). "
     "If a call times out in one process, it ends in all of them.",
