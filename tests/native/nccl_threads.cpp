@@ -871,7 +871,7 @@ struct Mix {
     auto result = ncclCommInitRank(&comm, ranks, mix.id, rank);
     auto outcome = kError;
     if (result == Result::kSuccess) {
-        outcome = is_sleys(comm) ? kSley : kNccl;
+        if (trait != kAborts) outcome = is_sleys(comm) ? kSley : kNccl;
         if (trait == kFails) fail("CommInitRank", Result::kSystemError);
         std::thread killer([&] {
             if (trait == kDiesMaking) pause(static_cast<int>(seed % 10)), die();
