@@ -20,7 +20,7 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices.cuda import compiler
 from sley.engine.kernels import Engine, Kernels, Platform, Variant, messages_source
-from sley.engine.kernels.prebuilt import PACKAGE, file_of
+from sley.engine.kernels.prebuilt import DIGESTS, PACKAGE, digests_of, file_of
 from sley.engine.types import DATA_TYPES
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -94,8 +94,11 @@ def main() -> None:
     package.mkdir(parents=True)
     every = list(dict.fromkeys(texts()))
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        for text, made in zip(every, pool.map(fat_binary, every), strict=True):
-            (package / file_of(text)).write_bytes(made)
+        code = dict(zip(map(file_of, every), pool.map(fat_binary, every), strict=True))
+    for name, made in code.items():
+        (package / name).write_bytes(made)
+    digests = digests_of(" ".join(ARCHITECTURES), code, compiler.version()[0])
+    (package / DIGESTS).write_text(digests)
     constants = f"CUDA = {compiler.version()}\nLEAST = {LEAST}\n"
     (package / "__init__.py").write_text(constants)
     project = PROJECT.format(version=sley.__version__, package=PACKAGE)

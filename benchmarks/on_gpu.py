@@ -184,7 +184,7 @@ FURTHER = (
     Step("measure", 600, _all_kernels),
     Step("slots", 30, _bounded("slots")),
     _tests("client", "tests/gpu/test_gpu_nccl.py", deadline_s=90),
-    Step("programs", 120, _module("programs")),
+    Step("programs", 180, _module("programs")),
 )
 
 

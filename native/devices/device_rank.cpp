@@ -29,7 +29,7 @@ std::string seconds(double number) {
     return text;
 }
 
-// Other ranks are told the driver's errors by sley's codes.
+// Other ranks are told the driver's errors by sley's codes, and on which rank something was found.
 class CodedExchange final : public Exchange {
 public:
     explicit CodedExchange(std::shared_ptr<Participant> participant)
@@ -42,13 +42,20 @@ public:
         try {
             std::rethrow_exception(problem);
         } catch (const cuda::Error& error) {
-            return participant_->refusal(std::make_exception_ptr(cuda::refusal_of(error)));
+            return told(cuda::refusal_of(error));
+        } catch (const Refusal& own) {
+            return told(own);
         } catch (...) {
             return participant_->refusal(problem);
         }
     }
 
 private:
+    std::string told(Refusal own) {
+        own.found += " (" + rank_of_all(participant_->rank()) + ")";
+        return participant_->refusal(std::make_exception_ptr(own));
+    }
+
     std::shared_ptr<Participant> participant_;
 };
 
@@ -89,9 +96,14 @@ std::shared_ptr<const LinkTables> read_tables(const RankSettings& settings, cons
     auto tables = every[which].lock();
     if (tables == nullptr) {
         const auto ranks = std::to_string(key.ranks);
-        tables = std::make_shared<const LinkTables>(LinkTables::from_bytes(
-            bytes_of_file(path, "tables for " + ranks + " ranks on such devices",
-                          "`sley exec --ranks " + ranks + "` writes them.")));
+        const auto remedy = "`sley exec --ranks " + ranks + "` writes them.";
+        const auto bytes =
+            bytes_of_file(path, "tables for " + ranks + " ranks on such devices", remedy);
+        try {
+            tables = std::make_shared<const LinkTables>(LinkTables::from_bytes(bytes));
+        } catch (const Refusal& why) {
+            throw Refusal(why.rule, why.expected, why.found + " in " + path, {}, remedy);
+        }
         every[which] = tables;
     }
     if (tables->version != settings.version || tables->key.file_name() != key.file_name()) {
@@ -276,8 +288,9 @@ void DeviceRank::State::fill_calls() {
                 return std::binary_search(mates.begin(), mates.end(), block.rank);
             })));
     }
+    const KernelFolder folder(settings.kernels);
     for (const auto& one : tables->kernels) {
-        const auto found = load_kernels(device, settings.kernels + "/" + one.file, tables->threads);
+        const auto found = folder.load(device, one.file, tables->threads);
         const int needed = blocks[static_cast<std::size_t>(one.plan)];
         if (needed > found.room) {
             throw Refusal("K506",
@@ -300,8 +313,10 @@ void DeviceRank::State::open_messages(MemoryExchange& memory) {
     const auto lanes = memory.allocate(std::vector<std::size_t>(
         static_cast<std::size_t>(count), DeviceMessages::bytes(count, blocks)));
     processes->telling([&] {
-        const auto kernel = load_kernels(device, settings.kernels + "/" + tables->messages,
-                                         tables->threads, "sley_messages", nullptr).run;
+        const auto kernel = KernelFolder(settings.kernels)
+                                .load(device, tables->messages, tables->threads, "sley_messages",
+                                      nullptr)
+                                .run;
         std::vector<std::shared_ptr<void>> kept{lanes.own.at(rank).owner};
         messages = std::make_unique<DeviceMessages>(
             DeviceMessages::Place{rank, count, &device, blocks, kernel, tables->threads,

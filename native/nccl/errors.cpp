@@ -1,6 +1,10 @@
 #include "nccl/errors.hpp"
 
+#include <fcntl.h>
 #include <strings.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -30,6 +34,46 @@ bool debugs(std::initializer_list<const char*> levels) {
     return false;
 }
 
+// As NCCL names it: up to the first dot.
+std::string host() {
+    char name[256]{};
+    gethostname(name, sizeof(name) - 1);
+    return {name, std::strcspn(name, ".")};
+}
+
+// The file beside NCCL_DEBUG_FILE's, with ".sley" behind its name, because NCCL overwrites what others
+// write into its own; itself if it is a pipe or a device. "%h" is the host, "%p" the process.
+int open_log() {
+    const char* pattern = std::getenv("NCCL_DEBUG_FILE");
+    if (pattern == nullptr || *pattern == '\0') return STDERR_FILENO;
+    std::string path;
+    for (; *pattern != '\0'; ++pattern) {
+        if (*pattern == '%' && pattern[1] == 'h') path += host();
+        else if (*pattern == '%' && pattern[1] == 'p') path += std::to_string(getpid());
+        else if (*pattern == '%' && pattern[1] == '%') path += '%';
+        else { path += *pattern; continue; }
+        ++pattern;
+    }
+    struct stat file {};
+    if (stat(path.c_str(), &file) != 0 || S_ISREG(file.st_mode)) path += ".sley";
+    const int made = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    return made < 0 ? STDERR_FILENO : made;
+}
+
+// One line of a process's thread, in the form of NCCL's lines.
+void write_line(int file, const char* level, const std::string& line) {
+    const auto text = host() + ":" + std::to_string(getpid()) + ":" +
+                      std::to_string(syscall(SYS_gettid)) + " sley " + level + " " + line + "\n";
+    if (write(file, text.data(), text.size()) < 0) return;  // there is no other place to say it
+}
+
+// Without a lock, which a fork could leave locked: threads that come first may open it twice.
+int log_file() {
+    static std::atomic<int> file{-1};
+    if (file < 0) file = open_log();
+    return file;
+}
+
 }  // namespace
 
 Result refuse(Result result, const char* code, const std::string& expected,
@@ -41,7 +85,7 @@ Result refuse(Result result, const char* code, const std::string& expected,
         std::snprintf(last->line, sizeof last->line, "%s", line.c_str());
         last->is_own = true;
     }
-    if (debugs({"WARN", "INFO", "TRACE"})) std::fprintf(stderr, "sley WARN %s\n", line.c_str());
+    if (debugs({"WARN", "INFO", "TRACE"})) write_line(log_file(), "WARN", line);
     return result;
 }
 
@@ -78,6 +122,8 @@ const char* name_of(Result result) {
 
 bool is_logging() { return debugs({"INFO", "TRACE"}); }
 
-void log(const std::string& line) { std::fprintf(stderr, "sley INFO %s\n", line.c_str()); }
+void log(const std::string& line) { write_line(log_file(), "INFO", line); }
+
+void warn(const std::string& line) { write_line(STDERR_FILENO, "WARN", line); }
 
 }  // namespace sley::nccl

@@ -24,6 +24,9 @@ const char* own_error();
 const char* name_of(Result result);
 
 bool is_logging();  // NCCL_DEBUG=INFO or TRACE
+// To stderr, or to a file beside NCCL_DEBUG_FILE's.
 void log(const std::string& line);
+// To stderr, whatever NCCL_DEBUG is.
+void warn(const std::string& line);
 
 }  // namespace sley::nccl

@@ -111,7 +111,8 @@ void add_cached(Candidates& found) {
 
 // By path, in this order: a name would lead to sley, which has the same.
 Candidates candidates() {
-    if (const char* given = std::getenv(kVariable)) return {{given, kVariable}};
+    const char* const given = std::getenv(kVariable);
+    if (given != nullptr && *given != '\0') return {{given, kVariable}};
     Candidates found;
     std::vector<std::string> callers;
     dl_iterate_phdr(add_caller, &callers);

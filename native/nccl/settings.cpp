@@ -1,11 +1,13 @@
 #include "nccl/settings.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cstdlib>
 #include <iterator>
 #include <sstream>
 
+#include "nccl/errors.hpp"
 #include "nccl/real.hpp"
 
 #ifndef SLEY_VERSION
@@ -65,6 +67,11 @@ Settings Settings::from_environment() {
         });
         if (found == end) {
             made.lacks = "SLEY_NCCL names '" + name + "', which sley doesn't run";
+            static std::atomic<bool> is_told{false};
+            if (!is_told.exchange(true)) {
+                warn("R514: expected SLEY_NCCL as off, only, eager, or functions like "
+                     "AllReduce,AllGather, found SLEY_NCCL=" + made.which + ". NCCL runs all calls.");
+            }
         } else {
             made.kinds.insert(found->kind);
         }

@@ -55,9 +55,24 @@ void check_refusals() {
     });
     expect_all("N653: expected tables for 2 ranks on such devices, found /nowhere/2-ranks", none);
     expect_all(".tables: No such file", none);
-    expect_all("N653: expected kernels of this version", refusals(2, [](int rank, RankSettings& own) {
-                   if (rank == 0) own.kernels = "/nowhere";
-               }));
+    expect_in(" (rank 1)", none.at(0));
+    // No file, no digests, or other files than these are for.
+    for (const auto& [folder, what] : {std::pair("/none", "/digests.toml: No such file"),
+                                       {"/cut", ".fatbin: another content than digests.toml says"},
+                                       {"/swapped", ".fatbin: another content than digests"}}) {
+        const auto kernels = g_arguments.at(0) + folder;
+        const auto found = refusals(2, [&](int rank, RankSettings& own) {
+            if (rank == 0) own.kernels = kernels;
+        });
+        expect_all("N653: expected kernels of this version of sley, found " + kernels, found);
+        expect_all(what, found);
+    }
+    const auto cut = refusals(2, [](int rank, RankSettings& own) {
+        if (rank == 1) own.tables = g_arguments.at(0) + "/cut";
+    });
+    expect_all("F425: expected bytes with their digest, found others in " + g_arguments.at(0) +
+                   "/cut/2-ranks",
+               cut);
     expect_all("F425: expected tables of sley 0.0", refusals(2, [](int rank, RankSettings& own) {
                    if (rank == 0) own.version = "0.0";
                }));

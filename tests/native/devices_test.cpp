@@ -319,7 +319,7 @@ void check_link_tables() {
     made.mailboxes = {1 << 20, 1 << 21};
     const Kind kind{3, true, true, false, false};
     for (const int root : {0, 1}) made.rows.push_back({"reduce", kind, {3, false, root}, {8}, {0, 0}});
-    made.kernels = {{0, {2, 0, true}, "code.fatbin", false}};
+    made.kernels = {{0, {2, 0, true}, "code.fatbin"}};
     made.messages = "messages.fatbin";
     made.check();
     const auto written = made.to_bytes();
@@ -464,6 +464,7 @@ void check_memory() {
 
 // Two plans, of which the second has no scratch, by size.
 void check_calls() {
+    constexpr int kAverage = static_cast<int>(ReduceOp::kAverage);  // calls that divide
     NotingCalls device;
     Word abort{0};
     const auto order = std::make_shared<CallOrder>(&abort);
@@ -494,14 +495,14 @@ void check_calls() {
     const auto kept = std::make_shared<int>();
     const auto start = [&](std::uint64_t bytes, int dtype = 0, bool scales = false) {
         const auto count = static_cast<std::int64_t>(bytes);
-        return calls.start(kind, {dtype, 2, scales}, bytes, {1, count, nullptr, 9, 0},
+        return calls.start(kind, {dtype, kAverage, scales}, bytes, {1, count, nullptr, 9, 0},
                            {0, {64, 128}, {bytes, bytes}}, stream.address, kept);
     };
     g_calls.clear();
     expect(start(0) == StartOutcome::kStarted, "a call of nothing");
     expect(start(50) == StartOutcome::kLacksProgram, "a program that isn't there");
-    for (const int plan : {0, 1}) calls.set_program(plan, {0, 2, false}, 1, 2);
-    calls.set_program(1, {0, 2, true}, 3, 0);
+    for (const int plan : {0, 1}) calls.set_program(plan, {0, kAverage, false}, 1, 2);
+    calls.set_program(1, {0, kAverage, true}, 3, 0);
     expect(start(50) == StartOutcome::kLacksScratch, "scratch that isn't there");
     expect(start(50, 1) == StartOutcome::kLacksProgram, "the program of another type");
     expect(start(50, 0, true) == StartOutcome::kLacksProgram, "a program without a factor");
@@ -555,7 +556,7 @@ void check_calls() {
     };
     const auto started = [&](const Kind& what, const Elements& input, const Elements& output,
                              int root) {
-        return calls.start(what, input, output, ReduceOp::kMin, root, stream.address, nullptr);
+        return calls.start(what, input, output, ReduceOp::kAverage, root, stream.address, nullptr);
     };
     const Kind reduce{3, true, true, false, false}, gather{3, false, false, false, true};
     expect(started(reduce, array(64, 25), array(64, 25), 1) == StartOutcome::kStarted &&

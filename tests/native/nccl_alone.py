@@ -256,6 +256,15 @@ def reduced(comm: object, at: Pointer, stream: Pointer | None) -> None:
     assert result == SUCCESS, last_error()
 
 
+def exchanged(comm: object, peer: int, at: Pointer, stream: Pointer) -> None:
+    """COUNT elements that are sent, and COUNT that are received behind them."""
+    size, behind = ctypes.c_size_t(COUNT), Pointer((at.value or 0) + 4 * COUNT)
+    assert library.ncclGroupStart() == SUCCESS
+    for function, data in ((library.ncclSend, at), (library.ncclRecv, behind)):
+        assert function(data, size, FLOAT, peer, Pointer(comm), stream) == SUCCESS, last_error()
+    assert library.ncclGroupEnd() == SUCCESS, last_error()
+
+
 def graphs() -> None:
     """Graphs that run after the end of their communicators. What calls ask the driver."""
     comms, streams, ready = (Pointer * 2)(), [Pointer(), Pointer()], [Pointer(), Pointer()]
@@ -283,6 +292,9 @@ def graphs() -> None:
         for _, one in every:
             reduced(*one)
         alone = asked(2)
+        for rank, (comm, at, stream) in every:
+            exchanged(comm, 1 - rank, at, stream)
+        messages = asked(2)
     synchronize()
     for rank, (comm, at, stream) in every:
         use(rank)
@@ -290,6 +302,7 @@ def graphs() -> None:
         drive("cuStreamBeginCapture", stream, 0)
         reduced(comm, at, stream)
         captured = asked(1)
+        exchanged(comm, 1 - rank, at, stream)
         graph = Pointer()
         drive("cuStreamEndCapture", stream, ctypes.byref(graph))
         flags = ctypes.c_ulonglong(0)
@@ -305,21 +318,23 @@ def graphs() -> None:
     least = Counter({f"cu{one}": 1 for one in (*names, "EventRecordWithFlags")})
     least += Counter({"cuCtxPushCurrent": 2, "cuCtxPopCurrent": 2})
     assert alone == least + Counter(["cuStreamGetId"])
+    more = ("cuPointerGetAttributes", "cuCtxPushCurrent", "cuCtxPopCurrent")
+    assert messages == alone + Counter(more), "of a second buffer"
     # A call waits for what graphs may run.
     assert grouped == least + Counter(["cuStreamGetId", "cuStreamWaitEvent"])
     captured -= Counter(["cuStreamBeginCapture"])
     assert captured == least + Counter(["cuStreamWaitEvent"])
     for comm in comms:
         assert library.ncclCommDestroy(Pointer(comm)) == SUCCESS
-    data = [(ctypes.c_float * COUNT).from_address(at.value or 0) for at in memory]
+    data = [(ctypes.c_float * (2 * COUNT)).from_address(at.value or 0) for at in memory]
     for part in data:
-        part[:] = [1] * COUNT
+        part[:] = [1] * COUNT + [0] * COUNT
     for _ in range(3):
         for rank, graph in enumerate(ready):
             use(rank)
             drive("cuGraphLaunch", graph, streams[rank])
     synchronize()
-    assert [[*part] for part in data] == [[8] * COUNT] * 2
+    assert [[*part] for part in data] == [[8] * (2 * COUNT)] * 2
 
 
 def calls_look_for_no_nccl() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from functools import cache
@@ -22,8 +23,11 @@ from click.testing import CliRunner
 
 from sley.cli import main
 from sley.compiler.deployment import nccl_programs
+from sley.errors import SleyError
 from support.devices.native_programs import (
-    EVERY_SANITIZER,
+    BASE,
+    FEWER_SANITIZERS,
+    GPUS,
     NATIVE,
     ROOT,
     SOURCES,
@@ -35,9 +39,6 @@ from support.devices.native_programs import (
 from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
 
 CASES = TESTS / "nccl_cases.py"
-DOUBLES = {"device_rank.cpp", "gpu.cpp"}
-"""Sources for which nccl_rank.hpp has stand-ins."""
-
 OF_FORKS = {"ASAN_OPTIONS": "detect_leaks=0"}
 """Who is forked has what other threads of its parent had."""
 
@@ -121,12 +122,8 @@ def test_calls_over_the_stand_in(case: str) -> None:
 def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
     """A test of nccl_threads.cpp passes; returns its log. Its ranks on devices are stand-ins."""
 
-    def sources(*parts: str) -> list[Path]:
-        return [path for part in parts for path in SOURCES[part] if path.name not in DOUBLES]
-
-    # The sources for CUDA come last: their names would hide others.
-    own = (*sources("NCCL", "MEETING", "FABRIC", "ENGINE", "DEVICES"), TESTS / "nccl_threads.cpp")
-    program = sanitized(sanitizers, *own, *sources("CUDA"))
+    own = [path for path in SOURCES["NCCL"] if path.name != "gpu.cpp"]
+    program = sanitized(sanitizers, *own, TESTS / "nccl_threads.cpp", over=[BASE, GPUS])
     done = run(program, *arguments, SLEY_NCCL_LIBRARY=str(stand_in()), **more)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr
@@ -135,8 +132,9 @@ def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
 @pytest.mark.parametrize(
     "test", ["passed_on", "life", "one_thread", "agreement", "aborts", "few_threads", "lazy"]
 )
-@pytest.mark.parametrize("sanitizers", EVERY_SANITIZER)
+@pytest.mark.parametrize("sanitizers", FEWER_SANITIZERS)
 def test_communicators_of_threads(sanitizers: str, test: str) -> None:
+    """Addresses only in slow runs: mixes of what they do are tested for these, too."""
     check_ranks(sanitizers, test)
 
 
@@ -179,7 +177,7 @@ def test_a_function_that_the_real_library_lacks_is_refused(tmp_path: Path) -> No
     script = tmp_path / "exports.map"
     script.write_text("{ global: *; local: pncclCommGrow; };")
     log = check_case("lacking", stand_in(f"-Wl,--version-script={script}"), NCCL_DEBUG="WARN")
-    assert log.startswith("sley WARN N702: expected ncclCommGrow")
+    assert " sley WARN N702: expected ncclCommGrow" in log
     assert log.count("\n") == 1
 
 
@@ -217,13 +215,59 @@ def compiled_empty(folder: Path) -> Path:
 
 def test_a_line_for_each_communicator_says_what_runs_its_calls() -> None:
     log = check_case("all_ranks", stand_in(), NCCL_DEBUG="INFO", SLEY_NCCL="off").splitlines()
-    assert log == [
+    assert [line.partition(" ")[2] for line in log] == [
         f"sley INFO NCCL 2.29.7 is {stand_in()} (SLEY_NCCL_LIBRARY)",
         "sley INFO ncclCommInitAll of 3 ranks: all calls go to NCCL 2.29.7: SLEY_NCCL=off",
     ]
     # The config of this client ends before its name.
     log = check_case("groups", stand_in(), NCCL_DEBUG="INFO")
     assert "sley INFO ncclCommInitRankConfig of rank 0 of 2: all calls go to" in log
+
+
+VERSION = "from ctypes import *; print(CDLL('libnccl.so.2').ncclGetVersion(byref(c_int())))"
+
+
+def test_a_log_is_as_nccls_beside_its_file(tmp_path: Path) -> None:
+    """A pipe is no file that NCCL overwrites."""
+    folder = tmp_path / "%h 100%"
+    folder.mkdir()
+    settings = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{tmp_path}/%%h 100%/%h.%p"}
+    command = [sys.executable, "-c", VERSION]
+    assert output(command, variables(stand_in(), **settings)) == ("0\n", "")
+    host = socket.gethostname().partition(".")[0]
+    (log,) = folder.iterdir()
+    found = re.fullmatch(
+        r"(.+):(\d+):(\d+) sley INFO NCCL 2.29.7 is .* \(SLEY_NCCL_LIBRARY\)\n", log.read_text()
+    )
+    assert found
+    assert (found[1], found[2]) == (host, found[3]), "of the main thread"
+    assert log.name == f"{host}.{found[2]}.sley"
+    for file in ("/dev/stderr", str(tmp_path / "none" / "file")):
+        settings["NCCL_DEBUG_FILE"] = file
+        assert "sley INFO NCCL 2.29.7" in output(command, variables(stand_in(), **settings))[1]
+
+
+def test_a_wrong_setting_is_told_once_and_refused_by_exec() -> None:
+    """Both know the same words."""
+    known = re.findall(r'\{"(\w+)", ', (NATIVE / "nccl" / "settings.hpp").read_text())
+    assert {one.lower() for one in known} == {one.lower() for one in nccl_programs.FUNCTIONS}
+    code = f"{VERSION}; {VERSION}"
+    for text, is_right in (
+        *((word, True) for word in ("", "off", "only", "all_reduce,ALL-GATHER")),
+        ("eager", True),
+        (",".join(nccl_programs.FUNCTIONS), True),
+        *((word, False) for word in ("AllReduce,AllGater", "Off", "only,AllReduce")),
+    ):
+        log = output([sys.executable, "-c", code], variables(stand_in(), SLEY_NCCL=text))[1]
+        lines = [] if is_right else [f"found SLEY_NCCL={text}. NCCL runs all calls."]
+        assert [line.partition("AllGather, ")[2] for line in log.splitlines()] == lines
+        if is_right:
+            nccl_programs.environment({"SLEY_NCCL": text})
+            continue
+        with pytest.raises(SleyError) as caught:
+            nccl_programs.environment({"SLEY_NCCL": text})
+        assert caught.value.code == "R514"
+        assert log.split()[3] == "R514:"
 
 
 def test_a_program_that_is_linked_with_nccl_gets_sleys_and_the_real_one_by_its_rpath(
@@ -245,8 +289,8 @@ def test_a_program_that_is_linked_with_nccl_gets_sleys_and_the_real_one_by_its_r
     )
     told, log = output([program], variables(None, NCCL_DEBUG="INFO"))
     assert told == "22907\n"
-    assert log == (
-        f"sley INFO NCCL 2.29.7 is {tmp_path}/libnccl.so.2 (the search path of the program)\n"
+    assert log.endswith(
+        f" sley INFO NCCL 2.29.7 is {tmp_path}/libnccl.so.2 (the search path of the program)\n"
     )
     assert nccl_programs.reach_of(program)[0] is nccl_programs.Reach.PRELOAD
 
@@ -406,6 +450,14 @@ def test_exec_puts_the_library_in_place(tmp_path: Path) -> None:
     assert output(command, given)[0] == f"{own}:{real} {real} {own} None\n"
     given = {**bare, "SGLANG_NCCL_SO_PATH": str(CASES), "SLEY_NCCL_LIBRARY": str(real)}
     assert output(command, given)[0] == f"{own} {real} None {own}\n"
+    # As if they were unset: what is empty, and the name by which a preload is found.
+    given = {
+        "SLEY_NCCL_LIBRARY": "",
+        "VLLM_NCCL_SO_PATH": "libnccl.so.2",
+        "SGLANG_NCCL_SO_PATH": "",
+    }
+    put = nccl_programs.environment(given)
+    assert put == {**given, "LD_PRELOAD": str(own)}
 
 
 def test_exec_refuses_what_it_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -419,8 +471,8 @@ def test_exec_refuses_what_it_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_
     assert code == 1
     assert "N701" in text
     monkeypatch.delenv("SLEY_NCCL_LIBRARY")
-    monkeypatch.setenv("VLLM_NCCL_SO_PATH", "libnccl.so.2")
-    assert "found:    VLLM_NCCL_SO_PATH=libnccl.so.2\n" in told("true")[1]
+    monkeypatch.setenv("VLLM_NCCL_SO_PATH", "lib/libnccl.so.2")
+    assert "found:    VLLM_NCCL_SO_PATH=lib/libnccl.so.2\n" in told("true")[1]
     monkeypatch.setattr(nccl_programs, "find_spec", lambda name: None)
     code, text = told("true")
     assert code == 1
@@ -441,14 +493,32 @@ def test_the_doctor_says_how_a_program_is_reached(tmp_path: Path) -> None:
     assert told(opens.format("/opt/libnccl.so.2"))[1].startswith(
         "reached                by its path"
     )
-    code, text = told(opens.format("NCCL_COMM_ID"))
-    assert (code, "not at all" in text, "linked into it" in text) == (1, True, True)
+    # What NCCL says of itself, beside the name of a library that it doesn't open; its functions.
+    inside = 'const char *own = "NCCL version 2.28.9+cuda13.0", *other = "libnccl.so.2";\n'
+    defined = "int ncclGetUniqueId(void *id) { return !id; }\n"
+    taken = "int main() { int (*volatile f)(void *) = ncclGetUniqueId; return f(0); }\n"
+    for text, flags in (
+        (inside + opens.format("else"), ()),
+        (defined + taken, ()),
+        (defined + taken, ("-fPIE", "-pie", "-rdynamic")),
+        (defined + taken, ("-fPIC", "-no-pie", "-rdynamic")),
+    ):
+        code, words = told(text, *flags)
+        assert (code, "not at all" in words, "linked into it" in words) == (1, True, True)
+    assert "looks NCCL's functions up" in told(defined + taken, "-shared", "-fPIC")[1]
     assert told(opens.format("else"))[1].startswith("reached                by preload, if")
     code, text = told(opens.format("libnccl.so.2"), "-static")
     assert (code, "statically" in text) == (1, True)
     plugin = "int ncclGetVersion(int *);\nint f(int *v) { return ncclGetVersion(v); }\n"
     assert "looks NCCL's functions up" in told(plugin, "-shared", "-fPIC")[1]
     assert "it is an NCCL" in CliRunner().invoke(main, ["doctor", str(stand_in())]).output
-    (tmp_path / "train.py").write_text("import torch\n")
-    asked = CliRunner().invoke(main, ["doctor", str(tmp_path / "train.py")]).output
-    assert f"that runs it: {sys.executable}" in asked
+    for name, start, program in (
+        ("train.py", "import torch\n", sys.executable),
+        ("train.sh", "#!/bin/sh -e\n", "/bin/sh"),
+        ("train", "#!/usr/bin/env -S A=1 sh\n", shutil.which("sh")),
+        ("train", "#!/none/python3", "/none/python3"),
+    ):
+        (tmp_path / name).write_text(start)
+        asked = CliRunner().invoke(main, ["doctor", str(tmp_path / name)])
+        assert f"{program} runs it, a script: " in asked.output
+        assert asked.exit_code == ("there is no /none/python3" in asked.output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -72,8 +71,8 @@ def doctor_command(
 
     With --collective, --size and --ranks, explain this call. Exit code 1 means that DIR or a file
     has a problem, that a call runs incorrectly, that no call can have this size, or with --target
-    sley that no plan is for these ranks. Only there DIR may be left out. For a program or a
-    library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
+    sley that no plan is for these ranks. Only there DIR may be left out. For a program, a script
+    or a library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
     """
     if target == OWN:
         for word in ("collective", "sizes"):
@@ -83,8 +82,9 @@ def doctor_command(
         return
     if where is None:
         raise click.UsageError("Missing argument 'DIR|FILE'.")
-    if nccl_programs.is_program(where):
-        _print_program(where, as_json=as_json)
+    program = None if target or where.name == SCRIPT else nccl_programs.program_of(where)
+    if program is not None:
+        _print_program(where, program, as_json=as_json)
         return
     _check_kind(where)
     if target is None:
@@ -194,8 +194,10 @@ def _machine_rows() -> Iterator[tuple[str, str]]:
         yield "peer access", f"not from {', '.join(apart)}" if apart else "between all GPUs"
 
 
-def _print_program(where: Path, *, as_json: bool) -> None:
-    reach, why = nccl_programs.reach_of(where)
+def _print_program(where: Path, program: Path, *, as_json: bool) -> None:
+    reach, why = nccl_programs.reach_of(program)
+    if program != where:
+        why = f"{program} runs it, a script: {why}"
     ok = reach is not nccl_programs.Reach.NOT
     if as_json:
         print_json({"ok": ok, "reached": reach.value, "why": why})
@@ -211,11 +213,6 @@ def _check_kind(where: Path) -> None:
     kind = recognition.kind_of(where)
     known = (*recognition.RUNTIME_PLANS, *recognition.VAGUE, *recognition.ABSENT)
     if kind not in known and where.name != SCRIPT:
-        if kind is recognition.PYTHON:
-            other = (
-                f"for its calls of NCCL, sley doctor of the program that runs it: {sys.executable}"
-            )
-            kind = replace(kind, command="", remedy=f"{kind.advice(str(where))}; {other}")
         raise recognition.refuse_kind(where, kind, "a plan, or a directory of plans")
 
 

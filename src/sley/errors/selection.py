@@ -30,13 +30,14 @@ N652 = Rule(
 )
 N653 = Rule(
     "N653 bad-plan-folder",
-    what="The folder of user plans, or its plans.toml, can't be used; or what `sley exec` needs "
-    "isn't there.",
+    what="The folder of user plans, or its plans.toml, can't be used; or files that `sley exec` "
+    "names to NCCL's programs aren't there or are damaged: plans, or kernels of sley-kernels.",
     why="SLEY_PLAN_DIR names a folder. Its files that end in .xml, .resccl or .py, and those whose "
     "content is a plan, a text or a schedule, are plans and programs; plans.toml, a table of plans "
     "(F528), may give them sizes and options, and name algorithms of the library.",
     example='[[plans]]\nwhat = "ring.py"\nmin_byte = "1M"',
-    instead="Correct the named entry.",
+    instead="Correct the named entry. For NCCL's programs, start `sley exec` again, or install "
+    "sley-kernels of sley's version again.",
 )
 N654 = Rule(
     "N654 unknown-plan-source",

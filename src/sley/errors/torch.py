@@ -15,10 +15,11 @@ B902 = Rule(
 B903 = Rule(
     "B903 unserved-device",
     what="A collective was called with a tensor on a device that the group has no backend for.",
-    why='"sley" serves CPU tensors; others need a backend, named when the group is made.',
+    why='"sley" serves CPU tensors, and under `sley exec` CUDA tensors. Others need a backend, '
+    "named when the group is made.",
     example='dist.init_process_group("sley"); dist.all_reduce(torch.ones(4, device="cuda"))',
-    instead='Name a backend for each type of device: `init_process_group("cpu:sley,cuda:nccl")`, '
-    "or move the tensor to the CPU.",
+    instead="Start the program with `sley exec -- COMMAND`, name a backend for each type of "
+    'device: `init_process_group("cpu:sley,cuda:nccl")`, or move the tensor to the CPU.',
 )
 B904 = Rule(
     "B904 still-at-work",
@@ -43,4 +44,14 @@ B907 = Rule(
     "ranks that arrived agree on the late ones, and all raise this error, late ranks too.",
     example="if dist.get_rank() != 1: group.monitored_barrier(timedelta(seconds=1))",
     instead="Check what the named ranks do: their logs, or their stacks (`py-spy dump`).",
+)
+B909 = Rule(
+    "B909 nccl-not-in-place",
+    what="A group was to serve CUDA tensors by sley, but PyTorch in this process doesn't call "
+    "sley's library with NCCL's interface.",
+    why="`\"cuda:sley\"` is PyTorch's own backend for NCCL, with sley's library in the place of "
+    "NVIDIA's. The loader puts it there at the start of the program only, for a PyTorch that is "
+    "linked with libnccl.so.2.",
+    example="python -c \"import torch.distributed as dist; dist.init_process_group('cuda:sley')\"",
+    instead='Start the program with `sley exec -- COMMAND`, or name the backend "nccl".',
 )

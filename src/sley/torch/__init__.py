@@ -12,6 +12,7 @@ ready.py        equal calls again, which the engine runs without Python
 calls.py        calls on the communicator, synchronous or not
 work.py         work objects, futures and errors
 gloo.py         groups of gloo that are sley's instead
+nccl.py         PyTorch's backend for CUDA tensors, over sley's library
 comms.py        sley as a backend of torchcomms
 fallback.py     other backends, for what the communicator doesn't support
 arguments.py    validates tensors

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import BarrierOptions
@@ -186,10 +185,10 @@ class CallRunner:
             self.coalesced.append(work)
         return work
 
-    def start_coalescing(self, device: torch.device) -> None:
+    def start_coalescing(self) -> None:
         self.coalesced = []
 
-    def end_coalescing(self, device: torch.device) -> dist.Work:
+    def end_coalescing(self) -> dist.Work:
         """One work object for all calls since `start_coalescing`."""
         works, self.coalesced = self.coalesced or [], None
         return Together(works, [tensor for work in works for tensor in work.result()])

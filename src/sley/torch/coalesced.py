@@ -17,6 +17,7 @@ from torch import Tensor
 from sley.torch.arguments import check_lists, check_parts
 from sley.torch.calls import CallRunner, together
 from sley.torch.collectives import reduced
+from sley.torch.fallback import Fallback
 from sley.torch.forms import COALESCED, Form, made
 from sley.torch.memory import Memory, Unpack, UnpackColumns, check_apart, flat, row_of
 
@@ -26,10 +27,13 @@ _PACKED_BYTES = 32 << 10
 
 class Coalesced:
     """Several collectives among the ranks of a group, of tensors that have the same sizes and types
-    on all ranks. methods: the group's methods by their forms."""
+    on all ranks. methods: the group's methods by their forms. fallback: for other devices."""
 
-    def __init__(self, runner: CallRunner, methods: Mapping[Form, Callable[..., Any]]) -> None:
+    def __init__(
+        self, runner: CallRunner, methods: Mapping[Form, Callable[..., Any]], fallback: Fallback
+    ) -> None:
         self._runner, self._ranks, self._methods = runner, runner.ranks, methods
+        self._fallback = fallback
 
     def call(self, form: Form, /, *given: Any, **named: Any) -> dist.Work:
         """A call of the form's method. `allgather_coalesced` takes, for each rank, a list with a
@@ -38,6 +42,9 @@ class Coalesced:
         each, outputs, inputs = COALESCED[form], tensors[0], tensors[-1]
         wholes = outputs if form.row.output_parts else inputs
         parts = inputs if form.row.output_parts else outputs  # the rank's own
+        if parts and not parts[0].is_cpu and not each.takes_lists:
+            other = self._fallback.on(parts[0].device)
+            return getattr(other, form.methods[-1])(*tensors, opts)
         if each.takes_lists:
             wholes = list(zip(*outputs, strict=True))
             outputs = [tensor for of_rank in outputs for tensor in of_rank]

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed import distributed_c10d as c10d
 
 from sley.communicator.rendezvous.gather import GRACE_S
 from sley.errors.aside import LateError, within
 from sley.errors.communicator import N605
 from sley.errors.torch import B903
+from sley.torch import nccl
 from sley.torch.arguments import unfit, unreducible
 from sley.torch.elements import has_memory
 from sley.torch.work import CollectiveError
@@ -31,6 +32,7 @@ class Fallback:
     - gloo runs the all_reduce of sparse tensors.
     - With a backend string such as "cpu:sley,cuda:nccl", a group of PyTorch's own with the
       backends of the other devices ("cuda:nccl") serves tensors on those.
+    - With "cpu:sley,cuda:sley", a group with the backend of `nccl`, which PyTorch doesn't list.
 
     Errors: B903.
     """
@@ -41,12 +43,23 @@ class Fallback:
         self._ranks: list[int] = []
         self._gloo: Any = None
         self._rest: Any = None
+        self._options: Any = None
         self._is_making = False
         self._logged: set[str] = set()
 
     @property
     def _group(self) -> Any:
         return self._group_of()
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the other devices' group is sley's to make and to end."""
+        return self._names.get("cuda") == "sley"
+
+    def serve_cuda(self, names: dict[str, str], ranks: Sequence[int], options: Any) -> None:
+        """Has sley's library serve CUDA tensors. names, ranks: as `names()` and `ranks()` are.
+        options: the user's `pg_options`."""
+        self._names, self._ranks, self._options = names, list(ranks), options
 
     def names(self) -> dict[str, str]:
         """The backend of each type of device, from the group's backend string; none before PyTorch
@@ -74,9 +87,11 @@ class Fallback:
     def split_from(self, other: Fallback, ranks: Sequence[int], rest: Any) -> None:
         """Takes the backends of the group that this one's group was split from, which PyTorch
         doesn't know yet. ranks: in that group. rest: the result of its `split`."""
-        self._names, self._rest = other.names(), rest
+        self._names, self._options = other.names(), other._options
         if self._names:  # otherwise PyTorch doesn't know that group either
             self._ranks = [other.ranks()[rank] for rank in ranks]
+        if rest is not None:
+            self._take(rest)
 
     def ranks(self) -> list[int]:
         """The group's ranks in the default group."""
@@ -128,22 +143,71 @@ class Fallback:
         if self._rest is None:
             self._is_making = True
             try:
-                self._rest = dist.new_group(
-                    self.ranks(),
-                    timeout=self._group.timeout,
-                    backend=",".join(f"{name}:{backend}" for name, backend in rest.items()),
-                    use_local_synchronization=True,
-                )
+                self._take(self._make_nccl() if self._is_own else self._make(rest))
             finally:
                 self._is_making = False
         return self._rest
+
+    def _make(self, backends: dict[str, str]) -> Any:
+        return dist.new_group(
+            self.ranks(),
+            timeout=self._group.timeout,
+            backend=",".join(f"{name}:{backend}" for name, backend in backends.items()),
+            use_local_synchronization=True,
+        )
+
+    def _make_nccl(self) -> Any:
+        group = self._group
+        return nccl.group(
+            group.get_group_store(),
+            group.rank(),
+            group.size(),
+            group.bound_device_id,
+            ranks=self.ranks(),
+            name=group.getGroupName(),
+            timeout=group.timeout,
+            given=self._options,
+        )
+
+    def _take(self, rest: Any) -> None:
+        """Takes the group of the other devices."""
+        self._rest = rest
+        if self._is_own:
+            # PyTorch's C++ asks for the backend (symmetric memory), and its functions for a name.
+            kind, group = dist.ProcessGroup.BackendType.NCCL, self._group
+            dist.ProcessGroup._register_backend(
+                group, nccl.CUDA, kind, rest._get_backend(nccl.CUDA)
+            )
+            c10d._world.pg_map[rest] = dist.Backend("cuda:sley"), group.get_group_store()
+            c10d._world.pg_group_ranks[rest] = {rank: at for at, rank in enumerate(self.ranks())}
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the timeout of the backends that exist; later ones take the group's."""
         if self._gloo is not None:
             self._gloo._set_default_timeout(timeout)
         if self._rest is not None:
-            _set_pg_timeout(timeout, self._rest)
+            c10d._set_pg_timeout(timeout, self._rest)
 
-    def close(self) -> None:
+    def close(self, abort: bool = False) -> None:
         self._gloo = None
+        if self._rest is not None and self._is_own:
+            self._rest.abort() if abort else self._rest.shutdown()
+            c10d._world.pg_map.pop(self._rest, None)
+            c10d._world.pg_group_ranks.pop(self._rest, None)
+
+
+def serve_batches(message: type[dist.P2POp]) -> None:
+    """Makes the messages of `batch_isend_irecv` in groups of sley's messages of the group that
+    serves their tensors' device; a second time changes nothing. PyTorch starts only those at once
+    whose group is of its own class; without that, NCCL's block one another."""
+    original = message.__init__
+    if original.__module__ == __name__:
+        return
+
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        original(self, *given, **named)
+        fallback = getattr(self.group, "_fallback", None)
+        if fallback is not None and not self.tensor.is_cpu:
+            self.group = fallback.on(self.tensor.device)
+
+    message.__init__ = init

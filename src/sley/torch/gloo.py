@@ -19,13 +19,11 @@ from sley.communicator.settings import read_flag
 from sley.errors import SleyError
 from sley.errors.communicator import N601
 from sley.errors.torch import B905
-from sley.torch.group import ProcessGroupSley
+from sley.torch.group import MAKE_GROUP, ProcessGroupSley
 
 logger = logging.getLogger("sley.torch")
 
 VARIABLE = "SLEY_REPLACE_GLOO"
-_MAKE_GROUP = "_new_process_group_helper"
-"""PyTorch's function that makes every group of `init_process_group` and `new_group`."""
 _SET_TIMEOUT = "_set_pg_timeout"
 """PyTorch's function that changes a group's timeout, if its backend is gloo's class or NCCL's."""
 
@@ -61,7 +59,7 @@ def replace_gloo() -> GlooReplacement:
     to be closed as well. Errors: B905.
     """
     new: dict[str, tuple[Callable[..., Any], Any]] = {}
-    for name, wrap in ((_MAKE_GROUP, _group_maker), (_SET_TIMEOUT, _timeout_setter)):
+    for name, wrap in ((MAKE_GROUP, _group_maker), (_SET_TIMEOUT, _timeout_setter)):
         found = getattr(c10d, name, None)
         if name not in _WRAPPED or found is not _WRAPPED[name][0]:
             new[name] = wrap(found), found
@@ -96,7 +94,7 @@ def _is_asked() -> bool:
 
 def _group_maker(original: Any) -> Callable[..., Any]:
     """PyTorch's function that makes a group, with sley in place of gloo."""
-    _check(_MAKE_GROUP, original, "backend", "backend_options")
+    _check(MAKE_GROUP, original, "backend", "backend_options")
     parameters = signature(original)
 
     @wraps(original)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -22,11 +23,13 @@ from sley.communicator import Settings, TorchStore
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.selection.plans import Plans
 from sley.errors.calls import N627
+from sley.errors.torch import B903
 from sley.ir.words import is_integer
+from sley.torch import nccl
 from sley.torch.calls import CallRunner
 from sley.torch.coalesced import Coalesced
 from sley.torch.collectives import Collectives
-from sley.torch.fallback import Fallback
+from sley.torch.fallback import Fallback, serve_batches
 from sley.torch.forms import COALESCED, FORMS
 from sley.torch.memory import empty
 from sley.torch.messages import Message, Messages
@@ -35,6 +38,8 @@ from sley.torch.operators import add_group, remove_group
 from sley.torch.ready import MESSAGES, ready_methods
 from sley.torch.work import Finished, Outputs, Pending, Together
 
+MAKE_GROUP = "_new_process_group_helper"
+"""PyTorch's function that makes every group of `init_process_group` and `new_group`."""
 _LEAVE_S = 2.0
 """How long ranks wait in `shutdown` for the end of the store that rank 0 serves."""
 
@@ -84,15 +89,24 @@ class ProcessGroupSley(dist.ProcessGroup):
         m = Messages(self._runner, self._fallback)
         ready = ready_methods(c, m, self._runner)
         methods = {form: ready.get(form.methods[0]) or c.method(form) for form in FORMS}
-        several = Coalesced(self._runner, methods)
+        several = Coalesced(self._runner, methods, self._fallback)
         coalesced = {form: partial(several.call, form) for form in COALESCED}
         for form, method in (methods | coalesced).items():
             for name in form.methods:
                 setattr(self, name, method)
         for name, *_ in MESSAGES:
             setattr(self, name, ready.get(name) or getattr(m, name))
-        self._start_coalescing = self._runner.start_coalescing
-        self._end_coalescing = self._runner.end_coalescing
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        if device.type == "cpu":
+            self._runner.start_coalescing()
+        else:
+            self._fallback.on(device)._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        if device.type == "cpu":
+            return self._runner.end_coalescing()
+        return self._fallback.on(device)._end_coalescing(device)
 
     # Properties that PyTorch reads, also from C++, by these names.
 
@@ -267,7 +281,7 @@ class ProcessGroupSley(dist.ProcessGroup):
     def abort(self) -> None:
         """Ends the group at once; calls in progress fail, on the other ranks too."""
         self._endpoint.abort()
-        self._fallback.close()
+        self._fallback.close(abort=True)
 
 
 def _skip_in_dynamo(*classes: type) -> None:
@@ -302,27 +316,59 @@ _skip_in_dynamo(
 
 
 def register() -> None:
-    """Registers the backend "sley", for CPU tensors; a second time changes nothing.
+    """Registers the backend "sley", for CPU tensors; a second time changes nothing. Under `sley
+    exec`, it serves CUDA tensors too.
 
     From 2.15 on, PyTorch calls this itself when a program uses the backend: it is the entry
     point "sley" of the group `torch.distributed.backends`.
     """
     if dist.is_available():
         dist.Backend.register_backend("sley", create, extended_api=True, devices=["cpu"])
+        serve_batches(dist.P2POp)
 
 
-def create(options: Any, settings: Settings | None) -> ProcessGroupSley:
-    """The group that c10d's DistributedBackendOptions describe. settings: the user's `pg_options`.
-    Their timeout, or that of the environment, applies if PyTorch's is its default."""
-    settings = settings or Settings.from_environment()
+def create(options: Any, given: Any) -> Any:
+    """What serves the group that c10d's DistributedBackendOptions describe: a group of sley's; for
+    CUDA tensors alone, one of PyTorch's own; or a backend for one that another backend also serves.
+
+    given: the user's `pg_options`: Settings, or those of PyTorch's backend for NCCL. The settings'
+        timeout, or that of the environment, applies if PyTorch's is its default.
+    Errors: B903, B909, and those of a new communicator.
+    """
+    settings = given if isinstance(given, Settings) else Settings.from_environment()
     timeout = options.timeout
     if settings.timeout_s is not None and timeout == default_pg_timeout:
         timeout = timedelta(seconds=settings.timeout_s)
-    return ProcessGroupSley(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        name=options.group_id,
-        timeout=timeout,
-        settings=settings,
-    )
+    place = options.store, options.group_rank, options.group_size
+    ranks, name = options.global_ranks_in_group, options.group_id
+    backends, device = _asked()
+    own = {kind for kind, backend in backends.items() if backend == "sley"}
+    if unserved := own - {"cpu", "cuda"}:
+        raise B903.error(expected="sley for cpu or cuda", found=f"for {', '.join(unserved)}")
+    if "cuda" in own:
+        nccl.check_in_place()
+    if "cpu" not in own:
+        more = {"ranks": ranks, "name": name, "timeout": timeout, "given": given}
+        alone = len(backends) == 1
+        return nccl.group(*place, device, **more) if alone else nccl.backend(*place, **more)
+    group = ProcessGroupSley(*place, name=name, timeout=timeout, settings=settings)
+    if "cuda" in own:
+        group._fallback.serve_cuda(backends, ranks or range(options.group_size), given)
+        group.bound_device_id = device
+    return group
+
+
+def _asked() -> tuple[dict[str, str], torch.device | None]:
+    """The backend of each type of device of the group that PyTorch makes now, and the device to
+    which it is bound. PyTorch tells a backend's function neither, but its caller knows. "sley"
+    alone is for CUDA tensors too where sley's library is in place."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != MAKE_GROUP:
+        frame = frame.f_back
+    if frame is None:  # torchcomms
+        return {"cpu": "sley"}, None
+    asked = frame.f_locals
+    backends = dict(asked["backend_config"].get_device_backend_map())
+    if asked["backend"] == "sley" and nccl.is_in_place():
+        backends["cuda"] = "sley"
+    return backends, asked["device_id"]

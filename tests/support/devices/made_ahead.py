@@ -11,7 +11,7 @@ from sley.engine import native
 from sley.engine.devices import ThreadsDevice
 from sley.engine.devices.tables import structure
 from sley.engine.kernels import Platform, messages_source
-from sley.engine.kernels.prebuilt import file_of
+from sley.engine.kernels.prebuilt import DIGESTS, digests_of, file_of
 from sley.engine.types import DATA_TYPES
 from sley.ir.words import ReduceOp
 from support.devices.device_calls import threads
@@ -51,3 +51,5 @@ def write_tables(
     kinds = [DATA_TYPES[name] for name in types]
     made = link_tables(key, types=kinds, ops=ops, platform=Platform.CPU, name_of=name_of)
     (folder / key.file_name()).write_bytes(made.to_bytes())
+    code = {path.name: path.read_bytes() for path in folder.glob("*.fatbin")}
+    (folder / DIGESTS).write_text(digests_of("", code, 0))

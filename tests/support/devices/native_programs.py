@@ -1,8 +1,9 @@
 """C++ programs that tests build from the compiled sources, cached by content.
 
-A program is compiled as one text, because most of the time would go to the headers, once for each
-source: so all tests under a sanitizer are one program. Its key is made of the sources, the headers
-that they include, its flags and the compiler: tests, processes and runs share unchanged programs.
+Many sources are compiled as one text, because most of the time would go to the headers, once for
+each source: so all tests under a sanitizer are one program, over what all programs under it share.
+The key of a text is made of the sources, the headers that they include, its flags and the compiler:
+tests, processes and runs share unchanged ones.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ALL_SANITIZERS, of `make slow`: with all of these, which take twice as long to c
 ALL_SANITIZERS = "address,undefined"
 EVERY_SANITIZER = (*SANITIZERS, pytest.param(ALL_SANITIZERS, marks=pytest.mark.slow))
 FEWER_SANITIZERS = ("thread", EVERY_SANITIZER[-1])
-"""For a program that takes half a minute to compile: addresses are left to `make slow`."""
+"""Where other tests check addresses: they are left to `make slow`."""
 
 SOURCES = {
     name: tuple(NATIVE / path for path in paths.split())
@@ -40,6 +41,13 @@ SOURCES = {
     )
 }
 """The sources of each part, as native/sources.cmake lists them."""
+
+_BASE = ("FABRIC", "ENGINE", "MEETING", "DEVICES")
+BASE = tuple(path for part in _BASE for path in SOURCES[part])
+"""What programs under a sanitizer share."""
+
+GPUS = tuple(path for path in SOURCES["CUDA"] if path.name != "device_rank.cpp")
+"""Without the ranks on them, for which some tests have stand-ins."""
 
 SKIPPED = 77
 """The exit status of a test that this machine cannot run."""
@@ -102,42 +110,63 @@ def _check_sanitizers(sanitizers: str) -> None:
             pytest.skip(f"programs with -fsanitize={sanitizers} do not start here")
 
 
-def link(tests: Sequence[str], sources: Sequence[Path], *flags: str) -> Path:
-    """The program of some sources and of tests, of which its first argument names one."""
-    options = [*_FLAGS, *flags, *(f"-I{folder}" for folder in INCLUDES)]
+def link(
+    tests: Sequence[str],
+    sources: Sequence[Path],
+    *flags: str,
+    over: Sequence[Sequence[Path]] = (),
+) -> Path:
+    """The program of some sources and of tests, of which its first argument names one.
+
+    over: further sources, each sequence compiled as one text for all programs with these flags.
+    """
+    objects = [str(_built(part, ".o", *flags, "-c")) for part in over]
     sources = [*sources, *(path for test in tests for path in sorted(TESTS.glob(f"{test}_*.cpp")))]
-    text = "#include <string>\n" + "".join(f'#include "{source}"\n' for source in sources)
+    text = ""
     if tests:
         calls = (
             f'if (std::string("{test}") == arguments[1]) '
             f"return sley::{test}_test::test(count - 1, arguments + 1);\n"
             for test in tests
         )
-        text += f"int main(int count, char** arguments) {{\n{''.join(calls)}return 2;\n}}\n"
-
-    def build(path: Path) -> None:
-        _call([compiler(), *options, "-x", "c++", "-", "-ldl", "-o", str(path)], text)
-
-    files = dict.fromkeys(file for source in sources for file in (source, *_headers(source)))
-    texts = [path.read_bytes() for path in files]
-    program = cached([_version(), *options, text, *texts], ".program", build)
+        text = f"int main(int count, char** arguments) {{\n{''.join(calls)}return 2;\n}}\n"
+    program = _built(sources, ".program", *flags, text=text, with_=(*objects, "-ldl"))
     program.chmod(0o700)
     return program
 
 
-def sanitized(sanitizers: str, *sources: Path, tests: Sequence[str] = ()) -> Path:
+def _built(
+    sources: Sequence[Path], suffix: str, *flags: str, text: str = "", with_: Sequence[str] = ()
+) -> Path:
+    """What the compiler makes of sources, and a text behind them, with other arguments."""
+    options = [*_FLAGS, *flags, *(f"-I{folder}" for folder in INCLUDES)]
+    text = "#include <string>\n" + "".join(f'#include "{one}"\n' for one in sources) + text
+
+    def build(path: Path) -> None:
+        command = [compiler(), *options, "-x", "c++", "-", "-x", "none", *with_, "-o", str(path)]
+        _call(command, text)
+
+    files = dict.fromkeys(file for source in sources for file in (source, *_headers(source)))
+    texts = [path.read_bytes() for path in files]
+    return cached([_version(), *options, *with_, text, *texts], suffix, build)
+
+
+def sanitized(
+    sanitizers: str, *sources: Path, tests: Sequence[str] = (), over: Sequence[Sequence[Path]] = ()
+) -> Path:
     """The program of `sources` and `tests`, or of all tests, with `sanitizers`; skips the test if
-    these don't work.
+    these don't work. over: as in `link`.
 
     With the variable SLEY_BREAK_RELEASE a program for threads publishes without release.
     """
     _check_sanitizers(sanitizers)
-    tests = tests if sources else _TESTS[sanitizers]
-    parts = sources or [
-        path for name in ("FABRIC", *map(str.upper, tests)) for path in SOURCES.get(name, ())
-    ]
+    if not sources:
+        tests, over = _TESTS[sanitizers], [BASE]
+        parts = [test.upper() for test in tests if test.upper() not in _BASE]
+        sources = tuple(path for part in parts for path in SOURCES.get(part, ()))
     options = ("-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all")
-    return link(tests, parts, *options, "-D_GLIBCXX_ASSERTIONS", *_OPTIONS[sanitizers])
+    options = (*options, "-D_GLIBCXX_ASSERTIONS", *_OPTIONS[sanitizers])
+    return link(tests, sources, *options, over=over)
 
 
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
