@@ -345,7 +345,8 @@ void check_stuck_messages() {
     Member member(id, 0, 2, device_of(0), g_settings);
     member.check_calls();
     watched(member, [&] {
-        start(*member.opened, {{1, false, memory.address, 1000}}, member.stream.address);
+        // Whether or not the watch has given up already.
+        member.opened->messages().start({{1, false, memory.address, 1000}}, member.stream.address);
         refused([&] { member.opened->close(true); });
     });
     expect_in("N620: ", member.opened->error()->what());
