@@ -153,6 +153,12 @@ it ([N701](errors/communicator.md#N701)), and where its version lacks the functi
 ([N702](errors/communicator.md#N702)). sley's windows are null, its estimates of time -1. It reads a
 struct by its own size.
 
+NCCL's communicator is made, in all ranks, at the first collective for which sley has no kernels, or
+by `ncclCommWindowRegister` or `ncclDevCommCreate`. Calls that other ranks needn't make are refused
+before that (N701), as are those in a captured stream; registered buffers are dropped, and there is
+nothing to suspend. If making it fails on one rank, it has failed on all. `SLEY_NCCL=eager` makes it
+with sley's, and so does a list of functions, because others are left to NCCL.
+
 `docs/generate.py` makes this page from `native/nccl`.
 """
 RUNS = {"RUN": "sley, else NCCL", "OWN": "both", "PASSED": "NCCL", "ALONE": "NCCL, else sley"}

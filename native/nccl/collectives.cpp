@@ -335,10 +335,8 @@ Request request_of(const void* send, std::size_t count, int type, int peer, Hand
 Result say_lacking(const Comm& comm, Part& part, const char* function, const Request& request) {
     const auto what = std::string(function) + " of type " + std::to_string(request.type) +
                       " and operation " + std::to_string(static_cast<int>(request.op));
-    if (comm.real() == nullptr) {
-        return refuse(Result::kInvalidUsage, "N701",
-                      "sley's kernels, or NVIDIA's NCCL, for " + what, comm.lacks_real,
-                      "Use another type or operation, or let all ranks have NCCL.");
+    if (comm.real() == nullptr && !comm.awaits_real()) {
+        return comm.refuse_without_real("sley's kernels, or NVIDIA's NCCL, for " + what);
     }
     if (is_logging() && !part.has_said_lacking.exchange(true)) {
         log("the first call that NCCL runs, since sley has no kernels for it: " + what);
@@ -346,9 +344,19 @@ Result say_lacking(const Comm& comm, Part& part, const char* function, const Req
     return Result::kSuccess;
 }
 
-// A call that sley runs, or passes on.
-template <class Pass>
-Result run(const char* kind, const char* function, const Request& request, const Pass& pass) {
+// Why a call can't have a real communicator made: not while a stream is captured.
+std::string lacks_real(Part& part, const Request& request) try {
+    const auto& device = static_cast<const CudaDevice&>(part.engine().calls().device());
+    const auto stream = reinterpret_cast<Device::Stream>(request.stream);
+    return device.is_captured(stream) ? "a stream that is captured" : "";
+} catch (const cuda::Error& why) {
+    return why.what();
+}
+
+// A call that sley runs, or passes on, now or later.
+template <class Pass, class Later>
+Result run(const char* kind, const char* function, const Request& request, const Pass& pass,
+           const Later& later) {
     Comm* comm = Comm::find(request.comm).comm;
     if (comm == nullptr || !comm->runs(kind)) return pass();
     auto part = comm->part();  // another thread may abort the communicator
@@ -370,7 +378,9 @@ Result run(const char* kind, const char* function, const Request& request, const
     auto result = guarded(prepares, part.get());
     if (result == Result::kSuccess && !made) result = say_lacking(*comm, *part, function, request);
     if (result != Result::kSuccess) return group.note(result);
-    return made ? group.add(std::move(part), *made, launch) : pass();
+    if (made) return group.add(std::move(part), *made, launch);
+    if (!comm->awaits_real()) return pass();
+    return pass_together(*comm, function, lacks_real(*part, request), later);
 }
 
 }  // namespace
@@ -384,6 +394,10 @@ using namespace sley::nccl;
     FUNCTION(result, name, parameters) {                                  \
         constexpr auto kind = kind_of(#name);                             \
         return run(kind, k##name.text, request_of arguments,              \
-                   [&] { return PASS(name) arguments; });                 \
+                   [&] { return PASS(name) arguments; }, [=] {            \
+                       /* The caller's may not be there any more. */      \
+                       [[maybe_unused]] const void* config = nullptr;     \
+                       return PASS(name) arguments;                       \
+                   });                                                    \
     }
 #include "nccl/functions.def"

@@ -47,7 +47,7 @@ Comm* Comm::make() {
         auto& place = places[number];
         if (place.live.load(std::memory_order_relaxed) != nullptr) continue;
         if (place.comm == nullptr) place.comm = new Comm(number);
-        if (place.comm->is_opening_) continue;  // it was aborted meanwhile
+        if (place.comm->is_opening_ || place.comm->is_completing_) continue;  // it was aborted
         place.comm->clear();
         place.live.store(place.comm, std::memory_order_release);
         return place.comm;
@@ -64,13 +64,14 @@ void Comm::clear() {
     rank = device = -1;
     blocks = true;
     lacks_real.clear();
+    is_lazy = false;
     part_ = closing_ = nullptr;
     waits_on_ = nullptr;
     children_.clear();
     engine_ = nullptr;
     state_ = Result::kSuccess;
     is_opened_ = makes_real_ = is_aborted_ = is_real_aborted_ = false;
-    is_finalized_ = is_revoked_ = false;
+    is_finalized_ = is_revoked_ = lacks_for_good_ = false;
 }
 
 void Comm::end() {
@@ -113,6 +114,28 @@ std::optional<Comm::Op> Comm::op_of(RedOp number, bool forgets) {
     return forgets ? std::exchange(op, std::nullopt) : op;
 }
 
+Result Comm::real_op(RedOp& number) {
+    const std::lock_guard lock(mutex_);
+    auto& op = ops_[(static_cast<std::size_t>(number) - kBuiltInOps) / kMost].value();
+    auto result = Result::kSuccess;
+    if (op.real == RedOp{}) {
+        const bool is_here = op.factor_at == 0;
+        void* scalar = is_here ? &op.factor : reinterpret_cast<void*>(op.factor_at);
+        result = sley::nccl::real().RedOpCreatePreMulSum(&op.real, scalar, op.type, is_here, real());
+        heard(result);
+    }
+    number = op.real;
+    return result;
+}
+
+Result Comm::refuse_without_real(const std::string& expected) const {
+    const bool awaits = awaits_real();
+    return refuse(Result::kInvalidUsage, "N701", expected,
+                  awaits ? "one that is made when all ranks need it" : lacks_real,
+                  awaits ? "Set SLEY_NCCL=eager on all ranks."
+                         : "Let all ranks of the communicator have NCCL.");
+}
+
 std::shared_ptr<Part> Comm::part() {
     const std::lock_guard held(mutex_);
     return part_;
@@ -133,7 +156,8 @@ Result Comm::state() {
         if (part->failure() != Result::kSuccess) return part->failure();
     }
     const bool closes = closing != nullptr && !closing->is_closed();
-    return is_opening_ || splits || closes ? Result::kInProgress : state_.load();
+    const bool completes = !blocks && is_completing_;
+    return is_opening_ || splits || closes || completes ? Result::kInProgress : state_.load();
 }
 
 const char* Comm::unready() {
@@ -147,6 +171,9 @@ void Comm::begin() { is_opened_ = is_opening_ = true; }
 void Comm::wait_on(const std::shared_ptr<Participant>& participant) {
     const std::lock_guard held(mutex_);
     if (is_aborted_) throw aborted();
+    if (part_ != nullptr && is_error(part_->failure())) {
+        throw Refusal("N608", "a communicator in use", "one of which calls have failed");
+    }
     waits_on_ = participant;
 }
 
@@ -201,6 +228,32 @@ Result Comm::finish(Result result, Handle** out) {
     return result;
 }
 
+bool Comm::take_real(Handle* made) {
+    const std::lock_guard held(mutex_);
+    if (is_aborted_ || is_revoked_) return false;
+    __atomic_store_n(&real_, made, __ATOMIC_RELEASE);
+    return true;
+}
+
+void Comm::give_up(const Refusal& why) {
+    const std::lock_guard held(mutex_);
+    if (part_ != nullptr) part_->give_up(why);
+    if (waits_on_ != nullptr) waits_on_->abort();
+}
+
+void Comm::give_up_real(const std::string& why) {
+    lacks_real = why;
+    lacks_for_good_ = true;
+}
+
+void Comm::end_completion(Result result) {
+    const std::lock_guard held(mutex_);
+    waits_on_ = nullptr;
+    // Who waits for the state learns only from it.
+    if (!blocks && is_error(result)) state_ = result;
+    is_completing_ = false;
+}
+
 void Comm::interrupt() {
     const std::lock_guard held(mutex_);
     is_aborted_ = true;
@@ -250,7 +303,7 @@ std::shared_ptr<Part> Comm::detach() {
 }
 
 Result Comm::destroy() {
-    if (is_opening_) return abort();
+    if (is_opening_ || is_completing_) return abort();
     wait_for_children();
     if (auto part = detach()) group.close(std::move(part), true);
     auto result = Result::kSuccess;
@@ -261,7 +314,8 @@ Result Comm::destroy() {
 }
 
 Result Comm::finalize() {
-    if (const char* why = unready()) return not_ready("ncclCommFinalize", why);
+    const char* why = is_completing_ ? "one whose NCCL is being made" : unready();
+    if (why != nullptr) return not_ready("ncclCommFinalize", why);
     if (is_revoked_ || is_finalized_.exchange(true)) {
         return refuse(Result::kInvalidArgument, "N703", "a communicator for ncclCommFinalize",
                       is_revoked_ ? "one that was revoked" : "one that was finalized before",
@@ -283,9 +337,7 @@ Result Comm::revoke(int flags) {
                       is_finalized_ ? "one that was finalized" : "one that was revoked before",
                       "Revoke a communicator once.");
     }
-    if (const auto kept = part()) {
-        kept->give_up({"N608", "a communicator in use", "it was revoked"});
-    }
+    give_up({"N608", "a communicator in use", "it was revoked"});
     return real() != nullptr ? PASS(CommRevoke)(handle(), flags) : Result::kSuccess;
 }
 

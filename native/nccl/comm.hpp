@@ -41,6 +41,8 @@ public:
     RedOp add_op(const Op& op);  // a built-in one if there are as many as there can be
     // None for one that isn't this communicator's.
     std::optional<Op> op_of(RedOp number, bool forgets = false);
+    // In place of one that is this communicator's the real library's, which it makes at the first use.
+    Result real_op(RedOp& number);
 
     // A communicator without a real one yet; null if there are as many as there can be.
     static Comm* make();
@@ -59,7 +61,13 @@ public:
     bool blocks = true;
     Settings settings;
     std::shared_ptr<OwnConfig> config;  // NCCL keeps a pointer to its name
+    std::string title;       // for the log
     std::string lacks_real;  // why there is none
+    // All ranks make the real one at the first call for which they need it (Completion).
+    bool is_lazy = false;
+    bool awaits_real() const { return is_lazy && real() == nullptr && !lacks_for_good_; }
+    // The refusal of a call of the real one. expected: "NVIDIA's NCCL for ncclSend".
+    Result refuse_without_real(const std::string& expected) const;
 
     // What runs its calls; null if the real library runs all. Whoever uses it holds `part`
     // meanwhile, because another thread may abort the communicator.
@@ -88,6 +96,15 @@ public:
     void start(const std::shared_ptr<Part>& part);
     // The real one is being made, by a function that blocks and writes it before.
     void make_real(bool begins) { makes_real_ = begins; }
+    // A completion lasts from `begin_completion`, which another one refuses, to `end_completion`.
+    bool begin_completion() { return !is_completing_.exchange(true); }
+    void end_completion(Result result);
+    // The real one that was made in it; false if the communicator was aborted meanwhile.
+    bool take_real(Handle* made);
+    // Ends all calls, on all ranks, and a completion.
+    void give_up(const Refusal& why);
+    // There will be no real one.
+    void give_up_real(const std::string& why);
     // The openings of those that are made of this one end with it.
     void add_child(Opening* child);
     void remove_child(Opening* child);
@@ -121,6 +138,7 @@ private:
     std::atomic<Result> state_{Result::kSuccess};
     std::atomic<bool> is_opened_{false}, is_opening_{false}, makes_real_{false}, is_aborted_{false};
     std::atomic<bool> is_real_aborted_{false}, is_finalized_{false}, is_revoked_{false};
+    std::atomic<bool> is_completing_{false}, lacks_for_good_{false};
 };
 
 }  // namespace sley::nccl

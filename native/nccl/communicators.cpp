@@ -358,7 +358,9 @@ FUNCTION(Result, CommUserRank, (Handle* comm, int* rank)) {
 FUNCTION(Result, CommQueryProperties, (Handle* handle, void* properties)) {
     Comm* comm = alone(handle);
     auto* given = static_cast<Properties*>(properties);
-    if (comm == nullptr || given == nullptr) return PASS(CommQueryProperties)(handle, properties);
+    if (comm == nullptr || comm->is_lazy || given == nullptr) {
+        return PASS(CommQueryProperties)(handle, properties);
+    }
     if (given->magic != kMagic || given->size < sizeof *given) {
         return group.note(refuse(Result::kInvalidUsage, "N705",
                                  "NCCL_COMM_PROPERTIES_INITIALIZER for ncclCommQueryProperties",
@@ -368,6 +370,14 @@ FUNCTION(Result, CommQueryProperties, (Handle* handle, void* properties)) {
     std::memset(properties, 0, known.size);
     *given = {known.size, known.magic, known.version, comm->rank, comm->ranks, comm->device, -1};
     return Result::kSuccess;
+}
+
+FUNCTION(Result, DevCommCreate, (Handle* handle, const void* requirements, void* made)) {
+    const auto call = [=] { return PASS(DevCommCreate)(handle, requirements, made); };
+    Comm* comm = alone(handle);
+    // The requirements last for this call only.
+    if (comm == nullptr || !comm->blocks || group.depth > 0) return call();
+    return pass_together(*comm, kDevCommCreate.text, "", call);
 }
 
 }  // namespace sley::nccl

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "nccl/errors.hpp"
-#include "nccl/opening.hpp"
 #include "nccl/passing.hpp"
 #include "network/own_thread.hpp"
 
@@ -59,6 +58,56 @@ Result worse(Result one, Result other) {
     return is_error(one) || other == Result::kSuccess ? one : other;
 }
 
+// The making of a communicator, or of the real one.
+struct Job {
+    std::function<Result()> run;
+    std::function<void(Result)> drop;  // instead
+    std::function<void()> interrupt;
+};
+// Those of one communicator one after the other: its ranks meet in this order.
+using Lane = std::vector<Job>;
+using Lanes = std::map<const void*, Lane>;
+
+void drop(const Lane& lane, Result why) {
+    for (const auto& one : lane) one.drop(why);
+}
+
+// Beside one another: each waits for other ranks, which may be of this thread, too.
+Result run(const Lanes& lanes) {
+    std::atomic<Result> result{Result::kSuccess};
+    const auto work = [&result](const Lane& lane) {
+        for (const auto& one : lane) {
+            const auto found = one.run();
+            if (is_error(found)) result = found;
+        }
+    };
+    // A thread with a group of the real library's would only queue what it makes.
+    const bool takes_part = group.depth == 0;
+    const auto first = takes_part ? std::next(lanes.begin()) : lanes.begin();
+    std::vector<std::thread> threads;
+    std::optional<Refusal> lacks;
+    for (auto lane = first; lane != lanes.end() && !lacks; ++lane) {
+        try {
+            threads.push_back(own_thread([&work, &its = lane->second] { work(its); }));
+        } catch (const Refusal& why) {
+            lacks = why;
+        }
+    }
+    if (!lacks) {
+        if (takes_part) work(lanes.begin()->second);
+    } else {
+        // Those that are made may wait for those that aren't.
+        auto lane = first;
+        for (std::size_t k = 0; k < threads.size(); ++k, ++lane) {
+            for (const auto& one : lane->second) one.interrupt();
+        }
+        for (; lane != lanes.end(); ++lane) drop(lane->second, result_of(*lacks));
+        if (takes_part) drop(lanes.begin()->second, result_of(*lacks));
+    }
+    for (auto& thread : threads) thread.join();
+    return lacks ? refuse(result_of(*lacks), *lacks) : result.load();
+}
+
 }  // namespace
 
 Result no_place() {
@@ -103,17 +152,30 @@ Result Group::add(const std::shared_ptr<Opening>& opening, Handle** out) {
                                   "communicators that all block, or all don't, in a group", "both",
                                   "Make them in two groups."));
         }
-        append(openings, opening);
-    } else if (blocks) {
-        return opening->run();
-    } else {
-        try {
-            own_thread([opening] { opening->run(); }).detach();
-        } catch (const Refusal& why) {
-            return refused(refuse(result_of(why), why));
-        }
     }
+    append(openings, opening);
+    if (depth == 0) return make();
     return blocks ? Result::kSuccess : Result::kInProgress;
+}
+
+Result Group::add(Late late) {
+    Comm& comm = *late.completion.comm;
+    const bool is_busy = depth == 0 && comm.state() == Result::kInProgress;
+    if (!delays(comm) && (is_busy || !comm.begin_completion())) {
+        return note(refuse(Result::kInvalidArgument, "N703",
+                           "a communicator for " + late.completion.function, "one in progress",
+                           "Make calls when ncclCommGetAsyncError returns ncclSuccess."));
+    }
+    const bool blocks = comm.blocks;
+    append(lates, std::move(late));
+    if (depth == 0) return make();
+    return blocks ? Result::kSuccess : Result::kInProgress;
+}
+
+bool Group::delays(const Comm& comm) const {
+    return lates != nullptr && std::any_of(lates->begin(), lates->end(), [&](const Late& one) {
+        return one.completion.comm == &comm;
+    });
 }
 
 Result Group::add(std::shared_ptr<Part> part, const Collective& call, Launch launch) {
@@ -156,42 +218,49 @@ Result Group::end_real() {
     return PASS(GroupEnd)();
 }
 
-Result Group::run_openings() {
-    // Those of one parent one after the other: its ranks meet in this order. The others in threads,
-    // because each waits for other ranks, which may be of this thread, too.
-    std::map<const void*, std::vector<std::shared_ptr<Opening>>> lanes;
+Result Group::make() {
+    Lanes lanes;
+    bool blocks = false;
     for (auto& one : take(openings)) {
-        lanes[one->parent != nullptr ? static_cast<void*>(one->parent) : one.get()].push_back(one);
+        const void* of = one->parent != nullptr ? static_cast<void*>(one->parent) : one.get();
+        lanes[of].push_back({[one] { return one->run(); }, [one](Result why) { one->drop(why); },
+                             [one] { if (one->comm != nullptr) one->comm->interrupt(); }});
+        blocks |= one->blocks;
+    }
+    const auto later = take(lates);
+    std::map<Comm*, Completion> completions;
+    for (const auto& [its, _] : later) {
+        auto& lacks = completions.emplace(its.comm, its).first->second.lacks;
+        if (lacks.empty()) lacks = its.lacks;
+        blocks |= its.comm->blocks;
+    }
+    for (const auto& [comm, its] : completions) {
+        const auto interrupt = [comm = comm] {
+            comm->give_up({"N608", "a communicator in use", "no thread to make NCCL's"});
+        };
+        lanes[comm].push_back(
+            {[its = its] { return its.run(); }, [=](Result) { interrupt(); }, interrupt});
     }
     if (lanes.empty()) return Result::kSuccess;
-    const bool blocks = lanes.begin()->second.front()->blocks;
-    auto result = std::make_shared<std::atomic<Result>>(Result::kSuccess);
-    std::vector<std::thread> threads;
-    std::optional<Refusal> lacks;
-    for (auto& [_, lane] : lanes) {
-        try {
-            if (lacks) throw Refusal(*lacks);
-            threads.push_back(own_thread([lane = lane, result] {
-                for (const auto& one : lane) {
-                    const auto found = one->run();
-                    if (is_error(found)) *result = found;
-                }
-            }));
-        } catch (const Refusal& why) {
-            lacks = why;
-            for (const auto& one : lane) one->drop(result_of(why));
-        }
+    const auto end = [completions](Result result) {
+        for (const auto& [comm, _] : completions) comm->end_completion(result);
+        return result;
+    };
+    const auto work = [lanes, later, end, blocks] {
+        auto result = run(lanes);
+        if (is_error(result) || later.empty()) return end(result);
+        if (!blocks) result = real().GroupStart();
+        for (const auto& one : later) result = worse(result, one.call());
+        return end(blocks ? result : worse(result, real().GroupEnd()));
+    };
+    if (blocks) return work();
+    try {
+        own_thread(work).detach();
+        return Result::kInProgress;
+    } catch (const Refusal& why) {
+        for (const auto& [_, lane] : lanes) drop(lane, result_of(why));
+        return end(refuse(result_of(why), why));
     }
-    // Those that are opened may wait for those that aren't.
-    auto lane = lanes.begin();
-    for (std::size_t k = 0; lacks && k < threads.size(); ++k, ++lane) {
-        for (const auto& one : lane->second) {
-            if (one->comm != nullptr) one->comm->interrupt();
-        }
-    }
-    for (auto& thread : threads) blocks ? thread.join() : thread.detach();
-    if (lacks) return refuse(result_of(*lacks), *lacks);
-    return blocks ? result->load() : Result::kInProgress;
 }
 
 Result Group::end() {
@@ -202,7 +271,7 @@ Result Group::end() {
         return result;
     }
     auto result = error;
-    if (!is_error(result)) result = note(run_openings());
+    if (!is_error(result)) result = note(make());
     if (!is_error(result)) {
         auto queued = take(calls);
         put_in_order(queued);
@@ -229,7 +298,7 @@ Result Group::simulate_end(Estimate* estimate) {
         real_depth = std::max(real_depth - 1, 0);
         result = worse(result, PASS(GroupSimulateEnd)(estimate));
     }
-    const bool runs = calls != nullptr || messages != nullptr;
+    const bool runs = calls != nullptr || messages != nullptr || lates != nullptr;
     if (depth <= 1 && runs && estimate != nullptr) {
         if (estimate->magic != kEstimateMagic || estimate->size < sizeof *estimate) {
             result = worse(result, refuse(Result::kInvalidArgument, "N705",
@@ -253,6 +322,7 @@ void Group::clear(Result result) {
     is_known = false;
     take(calls);
     take(messages);
+    for (const auto& one : take(lates)) one.completion.comm->end_completion(Result::kSuccess);
     for (const auto& one : take(openings)) one->drop(result);
     for (const auto& one : take(made)) settle(one, result);
     const auto closed = take(closing);

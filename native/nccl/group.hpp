@@ -1,15 +1,15 @@
 // The calls of a thread between GroupStart and GroupEnd.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "nccl/collectives.hpp"
 #include "nccl/comm.hpp"
+#include "nccl/opening.hpp"
 
 namespace sley::nccl {
-
-struct Opening;
 
 // The refusal of a communicator, if there are as many as there can be.
 Result no_place();
@@ -27,6 +27,11 @@ struct Group {
         Collective collective;
         Launch launch;
         std::size_t round;  // how many calls of its rank are before it
+    };
+    // One that needs a real communicator which isn't there yet, with its arguments.
+    struct Late {
+        Completion completion;
+        std::function<Result()> call;
     };
     struct Sent {
         std::shared_ptr<Part> part;
@@ -51,6 +56,11 @@ struct Group {
     Result add(const std::shared_ptr<Opening>& opening, Handle** out);
     // A collective that sley runs, and that `prepare` has let pass: launched now, or at the end.
     Result add(std::shared_ptr<Part> part, const Collective& call, Launch launch);
+    // A call for which all ranks make the real communicator: both now, or at the group's end, or in a
+    // thread.
+    Result add(Late late);
+    // Whether a call of a communicator is made so at the group's end.
+    bool delays(const Comm& comm) const;
     // A message that sley runs: started now, or at the end, after the collectives.
     Result add(std::shared_ptr<Part> part, const StreamMessage& message);
     // A rank that is closed now, or after the calls of the group. waits: until it is.
@@ -64,12 +74,14 @@ struct Group {
     bool is_known;
     std::vector<Made>* made;  // null while there are none
     std::vector<std::shared_ptr<Opening>>* openings;
+    std::vector<Late>* lates;
     std::vector<Call>* calls;
     std::vector<Sent>* messages;
     std::vector<Closing>* closing;
 
 private:
-    Result run_openings();
+    // Makes the communicators of openings and late calls, then these calls.
+    Result make();
     Result end_real();
     void clear(Result result);
 };

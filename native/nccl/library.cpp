@@ -39,16 +39,15 @@ FUNCTION(const char*, GetLastError, (Handle*)) {  // NCCL doesn't look at the co
 FUNCTION(Result, RedOpCreatePreMulSum, (RedOp* op, void* scalar, int type, int residence,
                                         Handle* comm)) {
     Comm* own = Comm::find(comm).comm;
-    const bool is_opened = own != nullptr && own->engine() != nullptr;
     Comm::Op made;
     auto result = Result::kSuccess;
-    if (is_opened) result = scale(kRedOpCreatePreMulSum.text, op, scalar, type, residence, made);
-    if (result != Result::kSuccess) return group.note(result);
-    if (!is_opened || own->real() != nullptr) {  // for calls that the real library runs
+    if (own != nullptr && own->engine() != nullptr) {
+        result = group.note(scale(kRedOpCreatePreMulSum.text, op, scalar, type, residence, made));
+    } else {
         result = PASS(RedOpCreatePreMulSum)(op, scalar, type, residence, comm);
-        if (result != Result::kSuccess || own == nullptr) return result;
-        made.real = *op;
+        if (op != nullptr) made.real = *op;
     }
+    if (result != Result::kSuccess || own == nullptr) return result;
     *op = own->add_op(made);
     if (*op != RedOp{}) return result;
     if (made.real != RedOp{}) real().RedOpDestroy(made.real, own->real());
@@ -58,10 +57,20 @@ FUNCTION(Result, RedOpCreatePreMulSum, (RedOp* op, void* scalar, int type, int r
 
 FUNCTION(Result, RedOpDestroy, (RedOp op, Handle* comm)) {
     Comm* own = Comm::find(comm).comm;
-    const bool is_real = own == nullptr || own->engine() == nullptr || own->real() != nullptr;
-    const auto result = is_real ? PASS(RedOpDestroy)(op, comm) : Result::kSuccess;
-    if (result != Result::kSuccess || own == nullptr || own->op_of(op, true) || is_real) return result;
-    return group.note(no_reduction(kRedOpDestroy.text, op));
+    if (own != nullptr && group.delays(*own)) {  // the group's calls may have it
+        return pass_together(*own, kRedOpDestroy.text, "", [=] { return pncclRedOpDestroy(op, comm); });
+    }
+    if (own != nullptr && own->engine() != nullptr) {
+        const auto made = own->op_of(op, true);
+        if (!made) return group.note(no_reduction(kRedOpDestroy.text, op));
+        if (made->real == RedOp{}) return Result::kSuccess;
+        const auto result = real().RedOpDestroy(made->real, own->real());
+        heard(result);
+        return result;
+    }
+    const auto result = PASS(RedOpDestroy)(op, comm);
+    if (result == Result::kSuccess && own != nullptr) own->op_of(op, true);
+    return result;
 }
 
 FUNCTION(Result, GroupStart, ()) { return group.start(); }

@@ -17,6 +17,12 @@ struct Allocations {
 };
 OfProcess<Allocations> allocations;
 
+// Whether registrations of a communicator are hints for nobody.
+bool has_no_registrations(const Handle* handle) {
+    const Comm* comm = ready(handle);
+    return comm != nullptr && (comm->is_lazy || comm->real() == nullptr);
+}
+
 }  // namespace
 
 FUNCTION(Result, MemAlloc, (void** pointer, size_t size)) {
@@ -56,10 +62,10 @@ FUNCTION(Result, MemFree, (void* pointer)) {
                   "Free each piece once, by the address that ncclMemAlloc gave.");
 }
 
-// Without NCCL nothing is kept, in whatever thread or capture this comes: calls of sley's take any
-// memory. A handle is there, as clients may want one.
+// Unless all calls had NCCL from the beginning nothing is kept, in whatever thread or capture this comes:
+// calls of sley's take any memory. A handle is there, as clients may want one.
 FUNCTION(Result, CommRegister, (Handle* comm, void* buffer, size_t size, void** handle)) {
-    if (alone(comm) == nullptr || handle == nullptr) {
+    if (!has_no_registrations(comm) || handle == nullptr) {
         return PASS(CommRegister)(comm, buffer, size, handle);
     }
     *handle = buffer;
@@ -67,14 +73,26 @@ FUNCTION(Result, CommRegister, (Handle* comm, void* buffer, size_t size, void** 
 }
 
 FUNCTION(Result, CommDeregister, (Handle* comm, void* handle)) {
-    return alone(comm) != nullptr ? Result::kSuccess : PASS(CommDeregister)(comm, handle);
+    return has_no_registrations(comm) ? Result::kSuccess : PASS(CommDeregister)(comm, handle);
+}
+
+// No memory of NCCL's.
+FUNCTION(Result, CommSuspend, (Handle* comm, int flags)) {
+    return alone(comm) != nullptr ? Result::kSuccess : PASS(CommSuspend)(comm, flags);
+}
+
+FUNCTION(Result, CommResume, (Handle* comm)) {
+    return alone(comm) != nullptr ? Result::kSuccess : PASS(CommResume)(comm);
 }
 
 // Without NCCL there are no windows for kernels. It, too, gives a null where a GPU can't have them.
 FUNCTION(Result, CommWindowRegister, (Handle* comm, void* buffer, size_t size, void** window,
                                       int flags)) {
-    if (alone(comm) == nullptr || window == nullptr) {
-        return PASS(CommWindowRegister)(comm, buffer, size, window, flags);
+    Comm* own = alone(comm);
+    if (own == nullptr || own->is_lazy || window == nullptr) {
+        const auto call = [=] { return PASS(CommWindowRegister)(comm, buffer, size, window, flags); };
+        if (own == nullptr) return call();
+        return pass_together(*own, kCommWindowRegister.text, "", call);
     }
     if (buffer == nullptr || size == 0) {
         return group.note(refuse(Result::kInvalidArgument, "N705",

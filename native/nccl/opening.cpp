@@ -1,15 +1,18 @@
 #include "nccl/opening.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "nccl/errors.hpp"
 #include "nccl/real.hpp"
 #include "network/hmac.hpp"
+#include "network/own_thread.hpp"
 
 namespace sley::nccl {
 namespace {
@@ -20,11 +23,12 @@ constexpr auto kStatePause = std::chrono::milliseconds(1);
 
 // What ranks tell of themselves, beside what DeviceRank wants to know. All decide by the same texts.
 constexpr char kRules[] = "nccl rules";  // by which they decide
-constexpr char kOwnRules[] = "1";
+constexpr char kOwnRules[] = "2";
 constexpr char kSetting[] = "nccl setting";
 constexpr char kLacks[] = "nccl lacks";    // why the rank can't have sley
 constexpr char kReal[] = "nccl version";   // of its NCCL; "" without one
 constexpr char kNumber[] = "nccl number";  // rank 0's is the communicator's
+constexpr char kId[] = "nccl id";          // rank 0's is that of a real communicator made later
 
 std::string digits(const Nonce& nonce) {
     std::string text;
@@ -49,6 +53,99 @@ std::string obstacle(const std::vector<RankDescription>& ranks) {
         if (!its.at(kLacks).empty()) return its.at(kLacks) + of_rank;
     }
     return "";
+}
+
+std::chrono::milliseconds patience_of(const Settings& settings) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(1000 * settings.rank.timeout_s));
+}
+
+std::string told(const char* function, Result result) {
+    const auto text = real().GetLastError;
+    return std::string(function) + " returned " + std::to_string(static_cast<int>(result)) +
+           (text == nullptr ? "" : std::string(", ") + text(nullptr));
+}
+
+// What comes of a real communicator that all ranks of one make. is_over: no later try will do.
+struct Completed {
+    Handle* real = nullptr;
+    Result result = Result::kSuccess;
+    std::string why = "";
+    bool is_over = true;
+};
+
+Completed not_completed(const Refusal& why) { return {nullptr, result_of(why), line_of(why)}; }
+
+// Rank 0's id is told at a meeting of the ranks, and what keeps a rank from it. A rank that fails leaves
+// the meeting, which ends the others' wait: NCCL would wait for it.
+Completed make_together(Comm& comm, Participant& parent, const Gpu& gpu, std::string lacks) try {
+    const auto participant = std::make_shared<Participant>(patience_of(comm.settings));
+    const std::shared_ptr<void> leaves(nullptr, [&](void*) { participant->leave(); });
+    comm.wait_on(participant);
+    UniqueId id{};
+    if (lacks.empty() && comm.rank == 0) {
+        const auto found = real().GetUniqueId(&id);
+        if (is_error(found)) lacks = told("ncclGetUniqueId", found);
+    }
+    RankDescription own{ProcessIdentity::here(), {}, {{kLacks, lacks}}};
+    own.offered[kId] = std::string(id.bytes, sizeof id.bytes);
+    std::vector<int> ranks(comm.ranks);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const auto all = participant->meet(parent, ranks, std::move(own));
+    for (const int rank : ranks) {
+        const auto& found = all[rank].offered.at(kLacks);
+        if (found.empty()) continue;
+        return {nullptr, Result::kInvalidUsage, found + " on rank " + std::to_string(rank), false};
+    }
+    std::memcpy(id.bytes, all[0].offered.at(kId).data(), sizeof id.bytes);
+
+    Handle* made = nullptr;
+    auto result = Result::kSuccess;
+    std::atomic<bool> has_returned{false};
+    Config* config = comm.config->get();
+    auto worker = own_thread([&] {
+        std::optional<cuda::Current> current;
+        if (gpu.context != 0) current.emplace(gpu.context);
+        result = config == nullptr
+                     ? real().CommInitRank(&made, comm.ranks, id, comm.rank)
+                     : real().CommInitRankConfig(&made, comm.ranks, id, comm.rank, config);
+        has_returned = true;
+    });
+    bool is_aborted = false;
+    const auto abort = [&] {
+        Handle* begun = __atomic_load_n(&made, __ATOMIC_ACQUIRE);
+        if (begun != nullptr && !std::exchange(is_aborted, true)) real().CommAbort(begun);
+    };
+    while (!has_returned) {
+        if (participant->end()) abort();
+        std::this_thread::sleep_for(kStatePause);
+    }
+    worker.join();
+    while (result == Result::kInProgress && !participant->end()) {
+        std::this_thread::sleep_for(kStatePause);
+        const auto answer = real().CommGetAsyncError(made, &result);
+        if (is_error(answer)) result = answer;
+    }
+    if (is_error(result) && !is_aborted) {
+        auto why = told("ncclCommInitRank", result);
+        abort();
+        return {nullptr, result, std::move(why)};
+    }
+    try {
+        participant->gather("");
+        return {made};
+    } catch (const Refusal& why) {
+        abort();
+        return not_completed(why);
+    }
+} catch (const Refusal& why) {
+    return not_completed(why);
+} catch (const std::exception& why) {
+    return {nullptr, Result::kSystemError, why.what()};
+}
+
+Result refuse_making(const std::string& function, const Completed& making) {
+    return refuse(making.result, "N701", "NVIDIA's NCCL for " + function, making.why,
+                  "Mend it, or set SLEY_NCCL=eager on all ranks: NCCL is made with a communicator then.");
 }
 
 }  // namespace
@@ -91,7 +188,8 @@ void Opening::begin() {
     // A parent's own decides how its children are made, their own what they do afterwards.
     const bool inherits = parent != nullptr && config->get() == nullptr;
     comm->blocks = inherits ? parent->blocks : config->blocks();
-    comm->config = config;
+    comm->config = inherits ? parent->config : config;
+    comm->title = function + what;
     comm->settings = settings_;
     if (gpu.device != nullptr) comm->device = gpu.device->ordinal();
     comm->begin();
@@ -123,7 +221,11 @@ Result Opening::make() {
     const auto decision = decide();
     if (decision.part != nullptr) comm->start(decision.part);
     auto result = Result::kSuccess;
-    if (decision.has_real) {
+    if (decision.has_real && !has_way() && !comm->is_lazy) {
+        const auto making = make_together(*comm, *decision.participant, gpu, "");
+        *comm->place() = making.real;
+        if (making.real == nullptr) result = refuse_making(function, making);
+    } else if (decision.has_real && (comm == nullptr || !comm->is_lazy)) {
         result = finish_real();
     } else if (comm != nullptr && decision.part == nullptr) {
         result = refuse(Result::kSystemError, "N701", "sley or NCCL for all ranks of a communicator",
@@ -164,8 +266,7 @@ Opening::Decision Opening::decide() {
         members = parent_part->participant().members_of(color, key);
     }
     if (comm == nullptr) return {nullptr, "", parent->real() != nullptr};
-    const auto patience = std::chrono::milliseconds(
-        static_cast<std::int64_t>(1000 * settings_.rank.timeout_s));
+    const auto patience = patience_of(settings_);
     // Only before an init may ranks be missing that know nothing of sley.
     const auto wait = parent == nullptr ? settings_.wait : patience;
     const auto participant = std::make_shared<Participant>(wait);
@@ -186,7 +287,7 @@ Opening::Decision Opening::decide() {
     participant->set_patience(patience);
     comm->ranks = static_cast<int>(all.size());
     comm->rank = parent == nullptr ? rank : participant->rank();
-    bool has_real = parent == nullptr || parent->real() != nullptr;
+    bool has_real = has_way() || parent->awaits_real();
     if (!has_real) comm->lacks_real = parent->lacks_real;
     const auto lacks = [](const auto& one) { return one.offered.at(kReal).empty(); };
     const auto first = std::find_if(all.begin(), all.end(), lacks);
@@ -198,7 +299,7 @@ Opening::Decision Opening::decide() {
                                : "rank " + std::to_string(first - all.begin()) + " has no NCCL";
     }
     auto why = obstacle(all);
-    if (!why.empty()) return {nullptr, std::move(why), has_real};
+    if (!why.empty()) return {nullptr, std::move(why), has_real, participant};
     std::unique_ptr<DeviceRank> engine;
     std::string said;
     try {
@@ -213,7 +314,8 @@ Opening::Decision Opening::decide() {
     for (auto& each : participant->gather(said)) {
         if (why.empty()) why = std::move(each);
     }
-    if (!why.empty()) return {nullptr, std::move(why), has_real};
+    if (!why.empty()) return {nullptr, std::move(why), has_real, participant};
+    comm->is_lazy = has_real && (parent == nullptr ? !settings_.is_eager() : !has_way());
     std::vector<ProcessIdentity> processes;
     for (const auto& one : all) processes.push_back(one.process);
     return {Part::make(participant, std::move(engine), all[0].offered.at(kNumber),
@@ -247,14 +349,32 @@ Result Opening::finish_real() {
 
 void Opening::tell(const Decision& decision) const {
     if (comm == nullptr || !is_logging()) return;
-    const auto& which = settings_.which;
     const auto nccl = "NCCL " + real().version;
     log(function + what + ": " +
         (decision.part == nullptr ? "all calls go to " + nccl + ": " + decision.why
-         : "sley runs " + (which.empty() || settings_.is_only() ? "its collectives, sends and receives"
-                                                           : which) +
-               (decision.has_real ? ", " + nccl + " other calls"
-                                  : "; other calls are refused: " + comm->lacks_real)));
+         : "sley runs " + (settings_.kinds.empty() ? "its collectives, sends and receives"
+                                                     : settings_.which) +
+               (!decision.has_real ? "; other calls are refused: " + comm->lacks_real
+                : ", " + nccl + " other calls" +
+                      (comm->is_lazy ? ", and is made when all ranks need it" : ""))));
+}
+
+Result Completion::run() const {
+    if (part == nullptr || part != comm->part()) {
+        return refuse(Result::kInvalidArgument, "N703", "a communicator for " + function,
+                      "one that has ended", "Make calls before the communicator's end.");
+    }
+    auto making = make_together(*comm, part->participant(), Gpu::with(comm->device), lacks);
+    if (making.real != nullptr && !comm->take_real(making.real)) {
+        real().CommAbort(making.real);
+        making = not_completed({"N608", "a communicator in use", "it was aborted"});
+    }
+    if (!is_error(making.result)) {
+        if (is_logging()) log(comm->title + ": NCCL " + real().version + " is made for " + function);
+        return Result::kSuccess;
+    }
+    if (making.is_over) comm->give_up_real(making.why);
+    return refuse_making(function, making);
 }
 
 }  // namespace sley::nccl

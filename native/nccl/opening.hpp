@@ -64,17 +64,32 @@ private:
     struct Decision {
         std::shared_ptr<Part> part;
         std::string why;  // if there is no part
-        bool has_real;
+        bool has_real;    // now, or later where the communicator is lazy
+        std::shared_ptr<Participant> participant = nullptr;  // of its ranks, if these have met
     };
 
     Result make();
     Decision decide();
+    // Whether the communicators of the parent, or of the ids, are made by the real library's own functions.
+    bool has_way() const { return parent == nullptr || parent->real() != nullptr; }
     std::vector<RankDescription> meet(Participant& participant);
     std::map<std::string, std::string> offer() const;
     Result finish_real();
     void tell(const Decision& decision) const;
 
     Settings settings_;
+};
+
+// The making of a real communicator whose ranks are one already, for a call that sley can't run. It has
+// an id of its own: whoever made the communicator's may have ended.
+struct Completion {
+    Comm* comm;
+    std::shared_ptr<Part> part;  // of the communicator then
+    std::string function;        // that needs it
+    std::string lacks;           // why this rank can't have it now
+
+    // Waits for the other ranks. All succeed, or none.
+    Result run() const;
 };
 
 }  // namespace sley::nccl

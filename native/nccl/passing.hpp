@@ -75,13 +75,24 @@ inline const char* unready(const Comm::Found& found) {
     return found.comm == nullptr ? "one that was destroyed or aborted" : found.comm->unready();
 }
 
-// The communicator of a call that can be made, if no real library knows it; else null.
-inline Comm* alone(const Handle* handle) {
+// The communicator of a call that can be made, if it was opened; else null.
+inline Comm* ready(const Handle* handle) {
     const auto found = Comm::find(handle);
-    if (unready(found) != nullptr || !found.comm->is_opened() || found.comm->real() != nullptr) {
-        return nullptr;
-    }
-    return found.comm;
+    return unready(found) == nullptr && found.comm->is_opened() ? found.comm : nullptr;
+}
+
+// The same, if no real library knows it.
+inline Comm* alone(const Handle* handle) {
+    Comm* comm = ready(handle);
+    return comm == nullptr || comm->real() != nullptr ? nullptr : comm;
+}
+
+// A call of all ranks that the real library runs: passed on, when there is a real communicator. lacks: why
+// there can't be one now.
+template <class Call>
+Result pass_together(Comm& comm, const char* function, std::string lacks, const Call& call) {
+    if (!comm.awaits_real()) return call();
+    return group.add({{&comm, comm.part(), function, std::move(lacks)}, call});
 }
 
 inline Result no_reduction(const char* function, RedOp op) {
@@ -116,21 +127,15 @@ private:
         } else {
             handle = comm_->real();
             if (handle != nullptr || !comm_->is_opened()) return;
-            result_ = refuse(Result::kInvalidUsage, "N701",
-                             std::string("NVIDIA's NCCL for ") + name.text, comm_->lacks_real,
-                             "Let all ranks of the communicator have NCCL.");
+            result_ = comm_->refuse_without_real(std::string("NVIDIA's NCCL for ") + name.text);
         }
     }
     template <class Value>
     void op(const Name&, Value&) {}
     void op(const Name& name, RedOp& op) {
         // The real library judges negative ones.
-        if (comm_ == nullptr || static_cast<int>(op) < kBuiltInOps) return;
-        if (const auto own = comm_->op_of(op)) {
-            op = own->real;
-        } else {
-            result_ = no_reduction(name.text, op);
-        }
+        if (comm_ == nullptr || is_error(result_) || static_cast<int>(op) < kBuiltInOps) return;
+        result_ = comm_->op_of(op) ? comm_->real_op(op) : no_reduction(name.text, op);
     }
 
     Comm* comm_ = nullptr;

@@ -55,7 +55,9 @@ Settings Settings::from_environment() {
         made.lacks = "without SLEY_NCCL_TABLES and SLEY_NCCL_KERNELS of `sley exec`";
     }
     if (made.is_off()) made.lacks = "SLEY_NCCL=off";
-    if (made.which.empty() || made.is_off() || made.is_only()) return made;
+    for (const char* word : {"", "off", "only", "eager"}) {
+        if (made.which == word) return made;
+    }
     std::istringstream names(made.which);
     for (std::string name; std::getline(names, name, ',');) {
         const auto letters = letters_of(name);
@@ -67,8 +69,8 @@ Settings Settings::from_environment() {
             made.lacks = "SLEY_NCCL names '" + name + "', which sley doesn't run";
             static std::atomic<bool> is_told{false};
             if (!is_told.exchange(true)) {
-                warn("R514: expected SLEY_NCCL as off, only, or functions like AllReduce,AllGather, "
-                     "found SLEY_NCCL=" + made.which + ". NCCL runs all calls.");
+                warn("R514: expected SLEY_NCCL as off, only, eager, or functions like "
+                     "AllReduce,AllGather, found SLEY_NCCL=" + made.which + ". NCCL runs all calls.");
             }
         } else {
             made.kinds.insert(found->kind);

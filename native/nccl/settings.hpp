@@ -25,8 +25,9 @@ inline constexpr struct {
 };
 
 struct Settings {
-    // SLEY_NCCL: unset (sley runs what it can), "off", "only" (no call goes to NCCL), or the functions
-    // that sley runs: "AllReduce,AllGather". All ranks have the same, or NCCL runs all.
+    // SLEY_NCCL: unset (sley runs what it can), "eager" (so, too, but NCCL's communicators are made at
+    // once, not when a call needs them), "off", "only" (no call goes to NCCL), or the functions that sley
+    // runs: "AllReduce,AllGather". All ranks have the same, or NCCL runs all.
     std::string which;
     std::set<std::string> kinds;            // of the functions
     std::string lacks;                      // why sley can run no calls; "" if nothing is known
@@ -36,6 +37,8 @@ struct Settings {
     static Settings from_environment();
     bool is_off() const { return which == "off"; }
     bool is_only() const { return which == "only"; }
+    // Whether calls need NCCL's communicators for certain.
+    bool is_eager() const { return which == "eager" || !kinds.empty(); }
     // Whether sley answers what belongs to no communicator: it may run calls, and NCCL none.
     bool is_alone() const;
     // Whether sley runs a kind of calls ("all_reduce", "send_recv").

@@ -43,7 +43,7 @@ VALUES = {"ranks": 1, "ids": 1, "devices": 1, "size": 4096, "count": COUNT, "typ
     "residence": HOST_SCALAR
 }
 NULL = {"config", "ordinals", "stream", "window"}
-REFUSED = {"CommGrow", "CommShrink"}
+REFUSED = {"CommGrow", "CommShrink", "DevCommCreate"}
 """sley can't grow a communicator; no rank stays of one that is shrunk to nothing."""
 
 driver = ctypes.CDLL("libcuda.so.1")

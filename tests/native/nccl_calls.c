@@ -4,8 +4,8 @@
  *
  * WAY: who makes the ranks' calls: "group", one thread, with all ranks' in a group; "threads" or
  * "processes", one each; "wrong": as "group", after calls that are refused or passed on, and prints
- * what it gets for these; "aborted": rank 1 aborts a call of rank 0. CALLS has a line for each
- * call: the function's number (as in `start`), the type, the operation (5, 6: PreMulSum by a scalar
+ * what it gets for these; "lacking": the same with calls of all ranks for which there are no kernels;
+ * "aborted": rank 1 aborts a call of rank 0. CALLS has a line for each call: the function's number (as in `start`), the type, the operation (5, 6: PreMulSum by a scalar
  * of the host, of the device), the count, the root, the stream (0 the default, or an own one where
  * ranks share a device, and so its default stream; 1 an own one, 2 an own one that is captured) and
  * whether it is the form with a config. Of SHIFT the root is how far on the rank is that each one
@@ -406,6 +406,44 @@ static void make_wrong_calls(struct rank *r, struct rank *other) {
   if (real != NULL) fputs(((const char *(*)(void))dlsym(real, "stand_in_journal"))(), stdout);
 }
 
+static void turn_to(struct rank *r) {
+  void *before;
+  CHECK(cuCtxPopCurrent(&before));
+  CHECK(cuCtxPushCurrent(r->context));
+}
+
+/* Calls for which NCCL's communicators are made: refused in a capture, then two of each rank, one with a
+ * config and a reduction that last only for the call. */
+static void make_lacking_calls(struct rank *all) {
+  enum { INT = 2, FLOAT = 7 };
+  void *graph, *real = dlopen(getenv("SLEY_NCCL_LIBRARY"), RTLD_NOW);
+  struct rank *r;
+  int turn, k;
+  for (turn = 0; turn < 3; ++turn) {
+    CHECK(ncclGroupStart());
+    for (k = 0; k < ranks; ++k) {
+      uint32_t scalar = 0;
+      ncclRedOp_t op;
+      void *from, *to;
+      r = &all[k];
+      from = (void *)r->memory[0], to = (void *)r->memory[1];
+      turn_to(r);
+      if (turn == 0 && k == 0) CHECK(cuStreamBeginCapture(r->stream, 1));
+#if NCCL_VERSION_CODE >= 23100
+      if (turn == 1) CHECK(ncclAllReduceConfig(from, to, 4, FLOAT, 0, r->comm, r->stream, (void *)&k));
+#endif
+      CHECK(ncclRedOpCreatePreMulSum(&op, &scalar, INT, 1, r->comm));
+      CHECK(ncclAllReduce(from, to, 4, INT, op, r->comm, r->stream));
+      CHECK(ncclRedOpDestroy(op, r->comm));
+    }
+    SAY(ncclGroupEnd());
+    if (turn > 0) continue;
+    turn_to(&all[0]);
+    CHECK(cuStreamEndCapture(all[0].stream, &graph));
+  }
+  fputs(((const char *(*)(void))dlsym(real, "stand_in_journal"))(), stdout);
+}
+
 /* Rank 1 aborts while rank 0's kernel waits for it. */
 static void abort_call(struct rank *waiting, struct rank *other) {
   ncclResult_t state = 0;
@@ -454,12 +492,6 @@ static void *run_rank(void *given) {
   }
   close_rank(&r[0]);
   return NULL;
-}
-
-static void turn_to(struct rank *r) {
-  void *before;
-  CHECK(cuCtxPopCurrent(&before));
-  CHECK(cuCtxPushCurrent(r->context));
 }
 
 /* Messages of two communicators in a group, which half of the ranks send in another order; a rank sends
@@ -526,6 +558,7 @@ static void run_group(const ncclUniqueId *id, const char *way) {
   turn_to(&all[0]);
   if (strcmp(way, "aborted") == 0) return abort_call(&all[0], &all[1]);
   if (strcmp(way, "wrong") == 0) make_wrong_calls(&all[0], &all[1]);
+  if (strcmp(way, "lacking") == 0) make_lacking_calls(all);
   /* Rank after rank more calls than one may be ahead of another. */
   CHECK(ncclGroupStart());
   for (k = 0; k < ranks; ++k) {

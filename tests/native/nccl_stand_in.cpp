@@ -36,11 +36,13 @@ namespace {
 
 std::mutex mutex;
 std::condition_variable changed;
-std::string held;  // a function that waits until its communicator is aborted
+// A function that waits until its communicator is aborted; of one rank: "CommInitRankConfig0".
+std::string held;
 int waiting = 0;
 std::string journal;
 std::map<std::string, Result> failures;
-std::map<const void*, int> handles;  // all that were given out, by their numbers
+// All that were given out, by their numbers. Never destroyed: nobody else may know them.
+auto& handles = *new std::map<const void*, int>;
 thread_local int depth = 0;
 thread_local Result group_error{};
 thread_local std::vector<std::pair<Handle**, Handle*>> splits;
@@ -83,7 +85,7 @@ void note(const char* name, Values... values) {
     journal += line.str() + "\n";
 }
 
-Result failure(const char* name) {
+Result failure(const std::string& name) {
     const std::lock_guard lock(mutex);
     const auto found = failures.find(name);
     return found == failures.end() ? Result::kSuccess : found->second;
@@ -99,7 +101,7 @@ Handle* made(int number, bool blocks = true) {
 // Of a new communicator, which `*out` has by now.
 Result finish(const char* name, Handle* comm) {
     std::unique_lock lock(mutex);
-    if (held != name) return comm->blocks ? Result::kSuccess : Result::kInProgress;
+    if (held != name && held != name + std::to_string(comm->number)) return comm->blocks ? Result::kSuccess : Result::kInProgress;
     ++waiting;
     changed.wait(lock, [&] { return comm->is_aborted; });
     --waiting;
@@ -135,6 +137,8 @@ Result reply(CommInitRankCall, Handle** out, int, UniqueId, int rank) {
     return finish("CommInitRank", comm);
 }
 Result reply(CommInitRankConfigCall, Handle** out, int, UniqueId, int rank, Config* config) {
+    const auto failed = failure("CommInitRankConfig" + std::to_string(rank));
+    if (failed != Result::kSuccess) return failed;
     Handle* comm = made(rank, config == nullptr || config->blocking != 0);
     __atomic_store_n(out, comm, __ATOMIC_RELEASE);
     return finish("CommInitRankConfig", comm);
@@ -247,7 +251,7 @@ EXPORT const char* stand_in_journal() {
     taken = std::exchange(journal, {});
     return taken.c_str();
 }
-// Lets a function return an error, or, with 0, no more.
+// Lets a function return an error, or, with 0, no more; of one rank: "CommInitRankConfig0".
 EXPORT void stand_in_fail(const char* name, Result result) {
     const std::lock_guard lock(mutex);
     failures[name] = result;

@@ -256,13 +256,16 @@ void test_one_thread() {
     ncclGroupStart();
     CHECK(collective(comms[0], 9) == Result::kSuccess);
     CHECK(ncclCommSplit(comms[0], 0, 0, &failed, nullptr) == Result::kSuccess && failed != nullptr);
-    CHECK(ncclSignal(0, 0, 0, 0, comms[0], nullptr) == Result::kSuccess);
+    void* window = nullptr;
+    CHECK(ncclCommWindowRegister(comms[0], &window, 8, &window, 0) == Result::kSuccess);
     Handle* gone = all[0];
     for (Handle* one : all) CHECK(is_sleys(one) && ncclCommDestroy(one) == Result::kSuccess);
     CHECK(ncclAllReduce(nullptr, nullptr, 1, 7, RedOp{}, gone, nullptr) == Result::kInvalidArgument);
     CHECK(ncclGroupEnd() == Result::kInvalidArgument);
     CHECK(failed == nullptr && launched.size() == 4 * kRanks);
-    CHECK(journal().find("AllReduce 0 0 0 0 op0 null 0\nGroupEnd") != std::string::npos);
+    const auto told = journal();
+    CHECK(told.find("AllReduce 0 0 0 0 op0 null 0\nGroupEnd") != std::string::npos);
+    CHECK(told.find("CommInitRank") == std::string::npos);
     for (Handle* one : parts) CHECK(ncclCommFinalize(one) == Result::kSuccess);
     for (Handle* one : parts) CHECK(ncclCommDestroy(one) == Result::kSuccess);
     // What a group destroys is closed after its calls.
@@ -454,6 +457,239 @@ void test_few_threads() {
     unsetenv("SLEY_NCCL_WAIT_S");
 }
 
+// ---- The real communicator, which is made when a call needs it.
+
+constexpr int kRanks = 3;
+
+int count(const std::string& text, const std::string& word) {
+    int found = 0;
+    for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos; ++at) ++found;
+    return found;
+}
+
+// A call that needs it, of all ranks.
+Result need(Handle* comm) {
+    static char memory[8];
+    static thread_local void* window;
+    return ncclCommWindowRegister(comm, memory, 8, &window, 0);
+}
+
+bool has_real(Handle* comm) { return Comm::find(comm).comm->real() != nullptr; }
+
+bool says(const std::string& words) {
+    return std::string(ncclGetLastError(nullptr)).find(words) != std::string::npos;
+}
+
+std::array<Handle*, kRanks> opened(bool blocks = true) {
+    std::array<Handle*, kRanks> comms{};
+    const auto id = new_id();
+    in_ranks(kRanks, [&](int rank) {
+        auto config = blocking(blocks);
+        CHECK(!is_error(ncclCommInitRankConfig(&comms[rank], kRanks, id, rank, &config)));
+        CHECK(wait(comms[rank]) == Result::kSuccess && is_sleys(comms[rank]));
+    });
+    return comms;
+}
+
+void destroy(const std::array<Handle*, kRanks>& comms) {
+    in_ranks(kRanks, [&](int rank) { CHECK(ncclCommDestroy(comms[rank]) == Result::kSuccess); });
+}
+
+void test_made_when_needed(bool blocks) {
+    journal();
+    const auto comms = opened(blocks);
+    std::array<Handle*, kRanks> before{}, after{};
+    std::uint64_t value = 0;
+    UniqueId id;
+    in_ranks(kRanks, [&](int rank) {
+        Handle* comm = comms[rank];
+        CHECK(collective(comm, 1) == Result::kSuccess);
+        wait(comm, ncclCommSplit(comm, 0, -rank, &before[rank], nullptr));
+        wait(before[rank]);
+        // Nothing to release; calls of one rank alone can't have it made.
+        CHECK(ncclCommSuspend(comm, 1) == Result::kSuccess);
+        CHECK(ncclCommResume(comm) == Result::kSuccess);
+        CHECK(ncclCommMemStats(comm, 0, &value) == Result::kInvalidUsage && says("SLEY_NCCL=eager"));
+        CHECK(ncclCommGetUniqueId(comm, &id) == Result::kInvalidUsage && says("SLEY_NCCL=eager"));
+        CHECK(ncclTeamWorld(comm).ranks == 0);
+    });
+    CHECK(count(journal(), "Comm") == 0);
+    in_ranks(kRanks, [&](int rank) {
+        const auto result = need(comms[rank]);
+        CHECK(result == (blocks ? Result::kSuccess : Result::kInProgress));
+        CHECK(wait(comms[rank], result) == Result::kSuccess && has_real(comms[rank]));
+    });
+    auto told = journal();
+    CHECK(count(told, "CommInitRankConfig") == kRanks && count(told, "CommWindowRegister") == kRanks);
+    CHECK(told.rfind("CommInitRank") < told.find("CommWindowRegister comm"));
+    // Of what was made before nothing is made, and what is made of the real one is, too.
+    in_ranks(kRanks, [&](int rank) {
+        Handle* comm = comms[rank];
+        CHECK(wait(comm, need(comm)) == Result::kSuccess);
+        CHECK(ncclCommMemStats(comm, 0, &value) == Result::kSuccess);
+        wait(comm, ncclCommSplit(comm, 0, rank, &after[rank], nullptr));
+        wait(after[rank]);
+        CHECK(!has_real(before[rank]) && has_real(after[rank]));
+    });
+    told = journal();
+    CHECK(count(told, "CommInitRank") == 0 && count(told, "CommSplit") == kRanks);
+    in_ranks(kRanks, [&](int rank) {
+        CHECK(wait(before[rank], need(before[rank])) == Result::kSuccess && has_real(before[rank]));
+        CHECK(wait(comms[rank], ncclCommFinalize(comms[rank])) == Result::kSuccess);
+    });
+    CHECK(count(journal(), "CommInitRankConfig") == kRanks);
+    for (const auto& each : {before, after, comms}) destroy(each);
+    CHECK(count(journal(), "CommDestroy comm") == 3 * kRanks);
+}
+
+// A child that sley can't run has one at once, though its parent has none.
+void test_made_for_a_child() {
+    const auto comms = opened();
+    std::array<Handle*, kRanks> children{};
+    journal();
+    script.refuses = "too little";
+    in_ranks(kRanks, [&](int rank) {
+        CHECK(ncclCommSplit(comms[rank], 0, rank, &children[rank], nullptr) == Result::kSuccess);
+        CHECK(!is_sleys(children[rank]) && has_real(children[rank]) && !has_real(comms[rank]));
+        CHECK(need(children[rank]) == Result::kSuccess);
+    });
+    CHECK(count(journal(), "CommInitRank") == kRanks);
+    stand_in<void(const char*, Result)>("stand_in_fail")("CommInitRankConfig", Result::kSystemError);
+    in_ranks(kRanks, [&](int rank) {
+        Handle* none = nullptr;
+        CHECK(ncclCommSplit(comms[rank], 0, rank, &none, nullptr) == Result::kSystemError);
+        CHECK(none == nullptr);
+    });
+    stand_in<void(const char*, Result)>("stand_in_fail")("CommInitRankConfig", Result::kSuccess);
+    script.refuses = "";
+    for (const auto& each : {children, comms}) destroy(each);
+}
+
+// One thread has all ranks: nothing is made before the end of its group.
+void test_made_in_a_group() {
+    for (const bool blocks : {true, false}) {
+        const auto comms = opened(blocks);
+        std::array<Handle*, kRanks> parts{};
+        journal();
+        launched.clear();
+        // What a group calls when it has failed is not made, nor what it only simulates.
+        ncclGroupStart();
+        CHECK(!is_error(need(comms[0])) && !is_error(need(comms[1])));
+        CHECK(ncclDevCommCreate(comms[0], nullptr, nullptr) == Result::kInvalidUsage);
+        CHECK(ncclGroupEnd() == Result::kInvalidUsage);
+        ncclGroupStart();
+        CHECK(!is_error(need(comms[0])));
+        CHECK(ncclGroupSimulateEnd(nullptr) == Result::kSuccess);
+        CHECK(wait(comms[0]) == Result::kSuccess);
+        ncclGroupStart();
+        ncclGroupStart();
+        for (int rank = 0; rank < kRanks; ++rank) {
+            CHECK(!is_error(need(comms[rank])));
+            CHECK(collective(comms[rank], 1) == Result::kSuccess);
+            CHECK(!is_error(ncclCommSplit(comms[rank], 0, rank, &parts[rank], nullptr)));
+            CHECK(!is_error(need(comms[rank])));
+        }
+        ncclGroupEnd();
+        CHECK(count(journal(), "Comm") == 0 && launched.empty());
+        CHECK(ncclGroupEnd() == (blocks ? Result::kSuccess : Result::kInProgress));
+        for (Handle* comm : comms) CHECK(wait(comm) == Result::kSuccess && has_real(comm));
+        for (Handle* part : parts) CHECK(wait(part) == Result::kSuccess && !has_real(part));
+        CHECK(launched.size() == kRanks);
+        const auto told = journal();
+        CHECK(count(told, "CommInitRank") == kRanks);
+        CHECK(count(told, "CommWindowRegister comm") == 2 * kRanks);
+        CHECK(told.rfind("CommWindowRegister") < told.rfind("GroupEnd"));
+        for (const auto& each : {parts, comms}) destroy(each);
+    }
+}
+
+void fail(const char* function, Result result) {
+    stand_in<void(const char*, Result)>("stand_in_fail")(function, result);
+}
+void hold(const char* function) { stand_in<void(const char*)>("stand_in_hold")(function); }
+
+// All ranks fail, whatever fails on one, and run sley's calls as before.
+void test_not_made() {
+    const auto comms = opened();
+    const auto all_fail = [&](Result own, Result others) {
+        in_ranks(kRanks, [&](int rank) { CHECK(need(comms[rank]) == (rank == 1 ? own : others)); });
+        for (Handle* comm : comms) CHECK(!has_real(comm) && collective(comm, 1) == Result::kSuccess);
+    };
+    // What is known before the ranks begin may be otherwise next time.
+    fail("GetUniqueId", Result::kSystemError);
+    all_fail(Result::kInvalidUsage, Result::kInvalidUsage);
+    CHECK(says("ncclGetUniqueId returned 2, the stand-in's error on rank 0"));
+    fail("GetUniqueId", Result::kSuccess);
+    // NCCL would wait for rank 1.
+    fail("CommInitRankConfig1", Result::kUnhandledCudaError);
+    hold("CommInitRankConfig0");
+    all_fail(Result::kUnhandledCudaError, Result::kRemoteError);
+    fail("CommInitRankConfig1", Result::kSuccess);
+    hold("");
+    journal();
+    all_fail(Result::kInvalidUsage, Result::kInvalidUsage);  // for good
+    CHECK(count(journal(), "GetUniqueId") == 0);
+    destroy(comms);
+    // A rank that doesn't come.
+    setenv("SLEY_TIMEOUT_S", "0.1", 1);
+    const auto others = opened();
+    unsetenv("SLEY_TIMEOUT_S");
+    in_ranks(2, [&](int rank) { CHECK(need(others[rank]) == Result::kRemoteError); });
+    CHECK(says("N601") && need(others[2]) == Result::kRemoteError);
+    destroy(others);
+    // The rank that is first may wait for those without a thread, or the one that NCCL has begun with.
+    for (const int number : {0, 1, kRanks + 1}) {
+        const auto few = opened();
+        {
+            const FewThreads left(number);
+            ncclGroupStart();
+            for (Handle* comm : few) CHECK(need(comm) == Result::kSuccess);
+            const auto result = ncclGroupEnd();
+            CHECK(is_error(result) && (number > 1 || says("N610: ")));
+            for (Handle* comm : few) CHECK(!has_real(comm));
+        }
+        destroy(few);
+    }
+}
+
+// While it is made, one rank ends its communicator or leaves its use.
+void test_ended_while_made() {
+    for (const bool blocks : {true, false}) {
+        for (auto* end : {ncclCommAbort, ncclCommDestroy,
+                          +[](Handle* comm) { return ncclCommRevoke(comm, 0); }}) {
+            if (blocks && end == ncclCommDestroy) continue;  // no other thread may do that
+            const auto comms = opened(blocks);
+            hold("CommInitRankConfig");
+            std::thread watchdog([&] {
+                while (stand_in<int()>("stand_in_waiting")() < kRanks) pause(1);
+                CHECK(end(comms[0]) == Result::kSuccess);
+            });
+            in_ranks(kRanks, [&](int rank) {
+                auto result = need(comms[rank]);
+                if (!blocks && rank == 0) watchdog.join();
+                if (rank > 0) result = wait(comms[rank], result);
+                CHECK(is_error(result) || (rank == 0 && !blocks));
+            });
+            if (blocks) watchdog.join();
+            hold("");
+            for (Handle* comm : comms) ncclCommAbort(comm);
+        }
+    }
+}
+
+void test_lazy() {
+    setenv("SLEY_NCCL", "eager", 1);
+    journal();
+    destroy(opened());
+    CHECK(count(journal(), "CommInitRankConfig") == kRanks);
+    unsetenv("SLEY_NCCL");
+    for (const bool blocks : {true, false}) test_made_when_needed(blocks);
+    test_made_for_a_child();
+    test_made_in_a_group();
+    test_not_made();
+    test_ended_while_made();
+}
+
 // Where the ranks of `test_aborts` stop: rank 1 until it may go on.
 std::atomic<const char*> stop{""};
 std::atomic<bool> is_there[2], goes_on;
@@ -515,6 +751,7 @@ void test_aborts_of_inits() {
 // While the real library makes its part.
 void test_aborts_in_the_real_library() {
     goes_on = false;
+    setenv("SLEY_NCCL", "eager", 1);
     stand_in<void(const char*)>("stand_in_hold")("CommInitRankConfig");
     const auto id = new_id();
     in_ranks(2, [&](int rank) {
@@ -524,6 +761,7 @@ void test_aborts_in_the_real_library() {
                     [&] { return init(&comm, id, rank, true, false); });
     });
     stand_in<void(const char*)>("stand_in_hold")("");
+    unsetenv("SLEY_NCCL");
 }
 
 // Until it is given up.
@@ -573,14 +811,21 @@ void test_aborts() {
 
 // What happens to a rank.
 enum Trait {
-    kNormal, kOff, kOnly, kList, kLacks, kRefuses, kWithout, kLate, kNone, kTraits,
-    kAborts = kTraits, kDiesBefore, kDiesOpening, kDiesOpened, kAllTraits
+    kNormal, kOff, kOnly, kEager, kList, kLacks, kRefuses, kWithout, kLate, kNone, kFails, kTraits,
+    kAborts = kTraits, kDiesBefore, kDiesOpening, kDiesOpened, kDiesMaking, kAllTraits
 };
-enum Outcome : int { kUnknown, kSley, kNccl, kError, kDead };
+// Of sley's ranks that need a real communicator some get one, or an error.
+enum Outcome : int { kUnknown, kSley, kSleyAlone, kNccl, kError, kDead };
 
 // What a rank's user wants.
 std::string setting_of(Trait trait) {
-    return trait == kOff ? "off" : trait == kOnly ? "only" : trait == kList ? "AllReduce" : "";
+    switch (trait) {
+        case kOff: return "off";
+        case kOnly: return "only";
+        case kEager: return "eager";
+        case kList: return "AllReduce";
+        default: return "";
+    }
 }
 
 struct Mix {
@@ -619,18 +864,25 @@ struct Mix {
     Handle* comm = nullptr;
     std::thread watchdog([&] {
         if (trait != kAborts) return;
-        pause(static_cast<int>(seed % 30));
+        pause(static_cast<int>(seed % 40));
         Handle* const seen = __atomic_load_n(&comm, __ATOMIC_ACQUIRE);
         if (seen != nullptr) ncclCommAbort(seen);
     });
-    const auto result = ncclCommInitRank(&comm, ranks, mix.id, rank);
-    if (trait == kAborts) {
-        watchdog.join();
-        mix.outcomes[rank] = kDead;
-        _exit(0);
+    auto result = ncclCommInitRank(&comm, ranks, mix.id, rank);
+    auto outcome = kError;
+    if (result == Result::kSuccess) {
+        if (trait != kAborts) outcome = is_sleys(comm) ? kSley : kNccl;
+        if (trait == kFails) fail("CommInitRank", Result::kSystemError);
+        std::thread killer([&] {
+            if (trait == kDiesMaking) pause(static_cast<int>(seed % 10)), die();
+        });
+        const auto made = need(comm);
+        if (made != Result::kSuccess && outcome == kSley) outcome = kSleyAlone;
+        killer.join();
     }
     watchdog.join();
-    mix.outcomes[rank] = result != Result::kSuccess ? kError : is_sleys(comm) ? kSley : kNccl;
+    if (trait == kAborts) die();
+    mix.outcomes[rank] = outcome;
     if (seed % 2 == 0 && result == Result::kSuccess) ncclCommDestroy(comm);
     std::exit(0);
 }
@@ -639,7 +891,7 @@ struct Mix {
 void test_mixes(int first, int count) {
     setenv("SLEY_NCCL_WAIT_S", "0.1", 1);
     constexpr int kAtOnce = 8;
-    int by_sley = 0;
+    int by_sley = 0, alone = 0;
     struct Running {
         Mix* mix;
         int number, ranks;
@@ -679,18 +931,24 @@ void test_mixes(int first, int count) {
                         std::to_string(one.mix->outcomes[rank]) + "(" + std::to_string(status) + ")";
             }
             check(ended && found.count(kUnknown) == 0, told);
-            check(found.count(kSley) + found.count(kNccl) < 2, told);
+            // Of sley's ranks one may end in the middle of the last word about NCCL's communicator.
+            const bool ends = std::any_of(one.traits.begin(), one.traits.begin() + one.ranks,
+                                          [](Trait trait) { return trait >= kTraits; });
+            if (ends && found.erase(kSleyAlone) > 0) found.insert(kSley);
+            check(found.count(kSley) + found.count(kSleyAlone) + found.count(kNccl) < 2, told);
             const auto can = [&](Trait trait) {
                 return trait != kOff && trait != kLacks && trait != kRefuses && trait != kWithout &&
                        setting_of(trait) == setting_of(one.traits[0]);
             };
             const auto last = one.traits.begin() + one.ranks;
-            check(found.count(kSley) == 0 || std::all_of(one.traits.begin(), last, can), told);
+            const bool by_ours = found.count(kSley) + found.count(kSleyAlone) > 0;
+            check(!by_ours || std::all_of(one.traits.begin(), last, can), told);
             by_sley += found.count(kSley) > 0;
+            alone += found.count(kSleyAlone) > 0;
             munmap(one.mix, sizeof(Mix));
         }
     }
-    CHECK(by_sley > 0);
+    CHECK(by_sley > 0 && alone > 0);
 }
 
 // A child of a fork has no communicators, and its end disturbs nobody. An exit without destroy does: the
@@ -750,6 +1008,7 @@ int main(int count, char** arguments) {
     if (test == "one_thread") test_one_thread();
     if (test == "agreement") test_agreement();
     if (test == "aborts") test_aborts();
+    if (test == "lazy") test_lazy();
     if (test == "few_threads") test_few_threads();
     if (test == "processes") test_processes();
     if (test == "mixes") test_mixes(std::atoi(arguments[2]), std::atoi(arguments[3]));

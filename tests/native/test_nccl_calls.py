@@ -104,7 +104,7 @@ def test_wrong_calls_are_refused_before_they_begin(
     tables(2, FEW, folder)
     after = calls(FEW[:1], [100], 2)  # the communicator is as it was
     real = stand_in() if has_real else "/none"
-    settings = over(folder, driver, 2)
+    settings = over(folder, driver, 2) | ({"SLEY_NCCL": "eager"} if has_real else {})
     told = run(client(), after, 2, "wrong", tmp_path, settings, real).splitlines()
     expected = [
         "N705: expected a type from 0 to 11 for ncclAllReduce, found 12",
@@ -152,6 +152,28 @@ def test_wrong_calls_are_refused_before_they_begin(
     else:
         assert all("N701: expected sley's kernels, or NVIDIA's NCCL" in line for line in passed)
         assert len(passed) == 2
+
+
+def test_nccl_is_made_for_calls_that_sley_has_no_kernels_for(
+    folder: Path, driver: dict[str, str], tmp_path: Path
+) -> None:
+    tables(2, FEW, folder)
+    settings = {**over(folder, driver, 2), "NCCL_DEBUG": "INFO"}
+    made = calls(FEW[:1], [100], 2)  # of its own, before and afterwards
+    told = run(client(), made, 2, "lacking", tmp_path, settings, stand_in()).splitlines()
+    assert told[0] == (
+        "5 N701: expected NVIDIA's NCCL for ncclAllReduce, found a stream that is captured on rank "
+        "0. Mend it, or set SLEY_NCCL=eager on all ranks: NCCL is made with a communicator then."
+    )
+    assert [line[:2] for line in told[1:3]] == ["0 ", "0 "]
+    passed = [line.split() for line in told[3:]]
+    assert sum(line[0] == "CommInitRank" for line in passed) == 2
+    # In the order of the calls, though the reduction is destroyed before the group's end.
+    of_rank = [line for line in passed if "comm1" in line]
+    one = ["RedOpCreatePreMulSum", "AllReduce", "RedOpDestroy"]
+    assert [line[0] for line in of_rank] == ["AllReduceConfig", *one, *one]
+    assert of_rank[0][-1] == "0", "the config was there for the call only"
+    assert of_rank[2][5] == of_rank[3][1] == "op1002"
 
 
 def test_a_call_ends_when_another_rank_aborts(

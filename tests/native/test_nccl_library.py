@@ -130,7 +130,7 @@ def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "test", ["passed_on", "life", "one_thread", "agreement", "aborts", "few_threads"]
+    "test", ["passed_on", "life", "one_thread", "agreement", "aborts", "few_threads", "lazy"]
 )
 @pytest.mark.parametrize("sanitizers", FEWER_SANITIZERS)
 def test_communicators_of_threads(sanitizers: str, test: str) -> None:
@@ -254,6 +254,7 @@ def test_a_wrong_setting_is_told_once_and_refused_by_exec() -> None:
     code = f"{VERSION}; {VERSION}"
     for text, is_right in (
         *((word, True) for word in ("", "off", "only", "all_reduce,ALL-GATHER")),
+        ("eager", True),
         (",".join(nccl_programs.FUNCTIONS), True),
         *((word, False) for word in ("AllReduce,AllGater", "Off", "only,AllReduce")),
     ):

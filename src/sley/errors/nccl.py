@@ -5,13 +5,15 @@ from sley.errors import Rule
 N701 = Rule(
     "N701 no-nccl",
     what="There is no NCCL to which sley's library could pass a program's calls, on this rank or "
-    "on another one of the communicator.",
-    why="sley looks at SLEY_NCCL_LIBRARY, which is the absolute path of a file and excludes all "
+    "on another one of the communicator, or NCCL's communicator isn't made yet.",
+    why="It is made when all ranks make a call that only NCCL can run, and no stream is captured. "
+    "sley looks at SLEY_NCCL_LIBRARY, which is the absolute path of a file and excludes all "
     "others; then where the libraries that are linked with NCCL would find it; then for NCCL's "
     "package beside sley's; then in ldconfig's cache.",
     example="SLEY_NCCL_LIBRARY=libnccl.so.2 sley exec -- python train.py",
     instead="Install NCCL (`pip install nvidia-nccl-cu13`), or give SLEY_NCCL_LIBRARY as the "
-    "absolute path of NVIDIA's libnccl.so.2.",
+    "absolute path of NVIDIA's libnccl.so.2. SLEY_NCCL=eager on all ranks makes NCCL's "
+    "communicator with sley's.",
 )
 N702 = Rule(
     "N702 nccl-too-old",

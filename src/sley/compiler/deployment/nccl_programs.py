@@ -27,8 +27,8 @@ TABLES, KERNELS = "SLEY_NCCL_TABLES", "SLEY_NCCL_KERNELS"
 runs itself."""
 
 WHICH = "SLEY_NCCL"
-"""The variable that says which calls sley runs: "off", "only" or `FUNCTIONS`, separated by commas,
-in upper or lower case, and with other characters in between, as in "all_reduce"."""
+"""The variable that says which calls sley runs: "off", "only", "eager" or `FUNCTIONS`, separated by
+commas, in upper or lower case, and with other characters in between, as in "all_reduce"."""
 
 # As native/nccl/settings.hpp has them.
 FUNCTIONS = (*(one.title for one in SIZED.values() if one.call), "Bcast", "Send", "Recv")
@@ -83,8 +83,8 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 def _check_which(text: str) -> None:
     known = [one.lower() for one in FUNCTIONS]
     names = [re.sub("[^a-z]", "", one.lower()) for one in text.split(",")]
-    if text not in ("", "off", "only") and any(one not in known for one in names):
-        expected = f"{WHICH} as off, only, or some of {','.join(FUNCTIONS)}"
+    if text not in ("", "off", "only", "eager") and any(one not in known for one in names):
+        expected = f"{WHICH} as off, only, eager, or some of {','.join(FUNCTIONS)}"
         raise R514.error(
             expected=expected, found=f"{WHICH}={text}", remedy="Give that, or leave it out."
         )
