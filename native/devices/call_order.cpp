@@ -115,7 +115,7 @@ OrderedCall::OrderedCall(std::shared_ptr<CallOrder> order, std::vector<Start> st
     auto& marks = order_->marks_;
     while (marks.size() < starts_.size()) {
         const auto* device = starts_[marks.size()].device;
-        marks.push_back({device, device->event(), device->event()});
+        marks.push_back({device, device->event(), device->event(), device->event()});
     }
     for (std::size_t k = 0; k < starts_.size(); ++k) {
         const auto& [device, launches] = starts_[k];
@@ -171,8 +171,11 @@ void OrderedCall::follow(std::size_t k, Device::Stream stream) {
     const auto& state = states_[k];
     auto& mark = order_->marks_[k];
     if (state.is_captured) {
-        // Later starts of a capture follow the first one on its stream.
-        if (std::exchange(mark.capture, state.capture) == state.capture) return;
+        // Later starts of a capture follow the first one, within the graph.
+        if (mark.capture == state.capture) {
+            starts_[k].device->wait(stream, mark.branch.address, false);
+            return;
+        }
     } else if (!mark.is_in_graphs && (!mark.is_recorded || mark.stream == state.number)) {
         return;
     }
@@ -271,6 +274,8 @@ void OrderedCall::record(std::size_t k, Device::Stream stream, bool recorded) {
     auto& mark = order_->marks_[k];
     starts_[k].device->record(mark.event.address, stream, state.is_captured);
     if (state.is_captured) {
+        starts_[k].device->record(mark.branch.address, stream, false);
+        mark.capture = state.capture;
         mark.is_in_graphs = order_->has_graphs_ = true;
     } else {
         mark.is_recorded = recorded;

@@ -69,8 +69,9 @@ private:
     struct Mark {  // behind a start
         const Device* device;
         Resource event, milestone;
+        Resource branch;            // behind the last start of a capture, for its other streams
         std::uint64_t stream = 0;   // the number of the stream on which it was last recorded
-        std::uint64_t capture = 0;  // the number of the last capture in which a start waits for it
+        std::uint64_t capture = 0;  // the number of the last capture that has a start
         bool is_recorded = false;
         bool is_in_graphs = false;  // which record it at any time
     };
@@ -83,7 +84,7 @@ private:
     std::uint64_t number_;  // no other order has it
     std::mutex starting_;
     std::uint64_t started_ = 0;  // outside captures
-    // Those of all ranks that weren't captured, and whether any were; other threads read both.
+    // Calls of all ranks outside captures, and whether any were captured; other threads read both.
     std::atomic<std::uint64_t> calls_ = 0;
     std::atomic<bool> has_graphs_ = false;
     std::vector<Mark> marks_;

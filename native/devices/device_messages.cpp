@@ -160,7 +160,7 @@ StartOutcome DeviceMessages::launch(std::vector<Row> rows, Device::Stream stream
             most = std::max(most, row.parts);
         }
         for (auto row = first; row < next; ++row) {
-            argument_.messages[row].lanes = most;
+            argument_.messages[row].most_parts = most;
             argument_.messages[row].next = static_cast<layout::u16>(next);
         }
         lanes += most;
@@ -173,8 +173,7 @@ StartOutcome DeviceMessages::launch(std::vector<Row> rows, Device::Stream stream
     return call_->start({stream}, true) ? StartOutcome::kStarted : StartOutcome::kGivenUp;
 }
 
-std::optional<DeviceMessages::Stuck> DeviceMessages::stuck(
-    const std::string& limit) const {
+std::optional<DeviceMessages::Stuck> DeviceMessages::stuck(const std::string& limit) const {
     std::optional<Stuck> found;
     const auto* reports = reinterpret_cast<const layout::Report*>(reports_);
     for (int b = 0; b < place_.blocks; ++b) {

@@ -30,7 +30,8 @@ struct DeviceMessage {
 // rank starts them, whatever their streams. Any threads may share it.
 class DeviceMessages {
 public:
-    // What it needs of a rank, and of a device. blocks: that a rank may run at once. kernel: `sley_messages`. together: see PlanCall.
+    // What it needs of a rank, and of a device. blocks: that a rank may run at once. kernel:
+    // `sley_messages`. together: see PlanCall.
     struct Place {
         int rank, ranks;
         Device* device;

@@ -1,7 +1,7 @@
 // Kernels of files, which a process loads once on each device.
 //
-// Beside them is the file digests.toml, as of `sley.engine.kernels.prebuilt`, because a driver takes whatever
-// it gets for code.
+// Beside them is the file digests.toml, as of `sley.engine.kernels.prebuilt`, because a driver takes
+// whatever it gets for code.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ public:
     // Throws Refusal (N653).
     explicit KernelFolder(const std::string& path);
 
-    // Those of a file with machine code. threads: of a block. divide: null without one. Throws Refusal
-    // (N653), cuda::Error.
+    // Loads a file's kernels. threads: of a block. divide: null without one. Throws Refusal (N653),
+    // cuda::Error.
     LoadedKernels load(const CudaDevice& device, const std::string& name, unsigned threads,
                        const char* run = "sley_run", const char* divide = "sley_divide") const;
 

@@ -275,8 +275,8 @@ Opening::Decision Opening::decide() {
     try {
         all = meet(*participant);
     } catch (const Refusal& why) {
-        // All ranks go to the real library: the root tells them alike that one is missing, or none
-        // has reached it, without whom the root misses it. Another end only this rank may have seen.
+        // All ranks go to the real library where they learn alike that one is missing: from the root,
+        // or since this one never reached the root. Another end only this rank may have seen.
         const bool is_alike =
             why.rule == "N601" || (why.rule == "N605" && !participant->has_reached_root());
         if (parent != nullptr || !is_alike) throw;

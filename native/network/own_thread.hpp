@@ -16,15 +16,17 @@ namespace sley {
 // Throws Refusal (N610) if the system has none left.
 template <class Work>
 std::thread own_thread(Work work) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // a thread inherits it
+    struct Blocked {
+        sigset_t all, before;
+        Blocked() {
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &before);  // a thread inherits it
+        }
+        ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    } blocked;
     try {
-        std::thread made(std::move(work));
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        return made;
+        return std::thread(std::move(work));
     } catch (const std::system_error& why) {
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
         throw Refusal("N610", "a thread for a communicator", why.code().message(), {},
                       "Raise the limits of threads (ulimit -u, pids.max) and of memory.");
     }

@@ -196,8 +196,8 @@ void run_message_child() {
             static_cast<unsigned>(std::stoi(g_arguments.at(3))), kJob);
 }
 
-// Two ranks whose messages, and a collective between them, are in a graph, which runs again and again,
-// and beside it some that aren't.
+// Two ranks whose messages are in a graph, on two streams that are captured side by side. It runs again
+// and again, and beside it some that aren't.
 void check_captured_messages() {
     constexpr std::size_t kBytes[] = {16, 1000, 140000};
     const auto id = new_id();
@@ -226,7 +226,12 @@ void check_captured_messages() {
         std::uintptr_t graph = 0, ready = 0;
         const cuda::Current current(device.context());
         expect(entry<int(std::uintptr_t, int)>("cuStreamBeginCapture")(stream, 2) == 0, "no capture");
-        start(*member.opened, messages, stream);
+        const auto branch = device.stream(), begin = device.event(), end = device.event();
+        device.record(begin.address, stream, false);
+        device.wait(branch.address, begin.address, false);
+        for (const auto on : {stream, branch.address, stream}) start(*member.opened, messages, on);
+        device.record(end.address, branch.address, false);
+        device.wait(stream, end.address, false);
         entry<int(std::uintptr_t, std::uintptr_t*)>("cuStreamEndCapture")(stream, &graph);
         entry<int(std::uintptr_t*, std::uintptr_t, unsigned long long)>(
             "cuGraphInstantiateWithFlags")(&ready, graph, 0);

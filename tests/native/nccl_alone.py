@@ -256,13 +256,21 @@ def reduced(comm: object, at: Pointer, stream: Pointer | None) -> None:
     assert result == SUCCESS, last_error()
 
 
-def exchanged(comm: object, peer: int, at: Pointer, stream: Pointer) -> None:
-    """COUNT elements that are sent, and COUNT that are received behind them."""
+def exchanged(comm: object, peer: int, at: Pointer, stream: Pointer, other: Pointer) -> None:
+    """COUNT elements that are sent, and COUNT that are received behind them, on another stream."""
     size, behind = ctypes.c_size_t(COUNT), Pointer((at.value or 0) + 4 * COUNT)
     assert library.ncclGroupStart() == SUCCESS
-    for function, data in ((library.ncclSend, at), (library.ncclRecv, behind)):
-        assert function(data, size, FLOAT, peer, Pointer(comm), stream) == SUCCESS, last_error()
+    for function, data, on in ((library.ncclSend, at, stream), (library.ncclRecv, behind, other)):
+        assert function(data, size, FLOAT, peer, Pointer(comm), on) == SUCCESS, last_error()
     assert library.ncclGroupEnd() == SUCCESS, last_error()
+
+
+def follow(stream: Pointer, other: Pointer) -> None:
+    """Lets a stream wait for what is on another one, within a capture."""
+    event = Pointer()
+    drive("cuEventCreate", ctypes.byref(event), 0)
+    drive("cuEventRecord", event, other)
+    drive("cuStreamWaitEvent", stream, event, 0)
 
 
 def graphs() -> None:
@@ -293,7 +301,7 @@ def graphs() -> None:
             reduced(*one)
         alone = asked(2)
         for rank, (comm, at, stream) in every:
-            exchanged(comm, 1 - rank, at, stream)
+            exchanged(comm, 1 - rank, at, stream, stream)
         messages = asked(2)
     synchronize()
     for rank, (comm, at, stream) in every:
@@ -302,8 +310,14 @@ def graphs() -> None:
         drive("cuStreamBeginCapture", stream, 0)
         reduced(comm, at, stream)
         captured = asked(1)
-        exchanged(comm, 1 - rank, at, stream)
-        graph = Pointer()
+        branch, graph, where = Pointer(), Pointer(), at.value or 0
+        drive("cuStreamCreate", ctypes.byref(branch), 1)
+        follow(branch, stream)
+        exchanged(comm, 1 - rank, at, stream, branch)
+        # On the branch what was received is there.
+        to, size = Pointer(where + 8 * COUNT), ctypes.c_size_t(4 * COUNT)
+        drive("cuMemcpyDtoDAsync", to, Pointer(where + 4 * COUNT), size, branch)
+        follow(stream, branch)
         drive("cuStreamEndCapture", stream, ctypes.byref(graph))
         flags = ctypes.c_ulonglong(0)
         drive("cuGraphInstantiateWithFlags", ctypes.byref(ready[rank]), graph, flags)
@@ -323,18 +337,19 @@ def graphs() -> None:
     # A call waits for what graphs may run.
     assert grouped == least + Counter(["cuStreamGetId", "cuStreamWaitEvent"])
     captured -= Counter(["cuStreamBeginCapture"])
-    assert captured == least + Counter(["cuStreamWaitEvent"])
+    # An event more, for other streams of the capture.
+    assert captured == least + Counter(["cuStreamWaitEvent", "cuEventRecordWithFlags"])
     for comm in comms:
         assert library.ncclCommDestroy(Pointer(comm)) == SUCCESS
-    data = [(ctypes.c_float * (2 * COUNT)).from_address(at.value or 0) for at in memory]
+    data = [(ctypes.c_float * (3 * COUNT)).from_address(at.value or 0) for at in memory]
     for part in data:
-        part[:] = [1] * COUNT + [0] * COUNT
+        part[:] = [1] * COUNT + [0] * (2 * COUNT)
     for _ in range(3):
         for rank, graph in enumerate(ready):
             use(rank)
             drive("cuGraphLaunch", graph, streams[rank])
     synchronize()
-    assert [[*part] for part in data] == [[8] * (2 * COUNT)] * 2
+    assert [[*part] for part in data] == [[8] * (3 * COUNT)] * 2
 
 
 def calls_look_for_no_nccl() -> None:

@@ -138,7 +138,7 @@ def test_messages(scenario: str, arguments: tuple[str, ...], races: Path) -> Non
 
 def test_messages_of_ranks_that_fill_their_device(small: Path) -> None:
     """A rank's lanes are more than its blocks."""
-    check("thread", small, "messages", "8", "8", "1", SLEY_FAKE=DEVICES.format(1, BLOCKS * 8))
+    check("thread", small, "messages", "4", "4", "1", SLEY_FAKE=DEVICES.format(1, BLOCKS * 4))
 
 
 def test_a_lost_release_of_messages_is_noticed(races: Path) -> None:

@@ -37,8 +37,8 @@ class Executor:
 
     Counters in the devices' memory persist between calls, so the host need not wait between calls.
     Calls run one after the other, even on different streams: each waits for the one before. A call
-    may be captured into a graph, which takes its turn when it is launched; the caller orders the
-    calls on several streams within a capture. The executor and the arrays must outlive the graph.
+    may be captured into a graph, which takes its turn when it is launched; its calls keep their
+    order, too. The executor and the arrays must outlive the graph.
     Only one thread at a time may use an executor, or others over the same links. `close`, or
     leaving a `with` block, frees the links' memory; so does dropping the last reference, when no
     call of this process is under way, without waiting for other processes. Errors: K5xx, R5xx.

@@ -36,6 +36,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -140,12 +141,18 @@ using Node = std::function<std::function<void()>()>;
 
 std::uint64_t last_number = 0;  // of streams, captures and allocations
 
+struct Stream;
+struct Graph {
+    Stream* origin;  // a launch's stream takes its place; the others run their work themselves
+    std::vector<std::pair<Stream*, Node>> work;
+};
+
 struct Stream {
     Context* context;
     std::uint64_t number = ++last_number;
-    std::uint64_t capture = 0;  // its number while it is captured
+    std::uint64_t capture = 0;     // its number while it is captured
+    std::shared_ptr<Graph> graph;  // of the capture
     bool busy = false;
-    std::vector<Node> captured;
     std::deque<std::function<void()>> queue;
     std::mutex lock;
     std::condition_variable changed;
@@ -167,6 +174,7 @@ struct Stream {
             changed.notify_all();
         }
     }
+    void capture_node(Node node) { graph->work.emplace_back(this, std::move(node)); }
     void start(std::function<void()> what) {
         std::lock_guard<std::mutex> held(lock);
         queue.push_back(std::move(what));
@@ -601,7 +609,7 @@ int started(Stream* stream, std::function<void()> what) {
     Stream* real = found(stream);
     if (!real) return INVALID_HANDLE;
     if (real->capture)
-        real->captured.push_back([what] { return what; });
+        real->capture_node([what] { return what; });
     else
         real->start(std::move(what));
     return SUCCESS;
@@ -1001,22 +1009,22 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
 
 int cuStreamBeginCapture(Stream* stream, int) {
     Held held(lock);
-    found(stream)->capture = ++last_number;
+    Stream* real = found(stream);
+    real->capture = ++last_number;
+    real->graph = std::make_shared<Graph>(Graph{real, {}});
     ++captures;
     return SUCCESS;
 }
 
-struct Graph {
-    std::vector<Node> work;
-};
-
 int cuStreamEndCapture(Stream* stream, Graph** graph) {
     Held held(lock);
     Stream* real = found(stream);
-    real->capture = 0;
+    const auto taken = real->graph;
+    *graph = new Graph(*taken);
+    for (auto some : {streams, std::set<Stream*>{real}})
+        for (Stream* each : some)
+            if (each->graph == taken) each->capture = 0, each->graph = nullptr;
     --captures;
-    *graph = new Graph{std::move(real->captured)};
-    real->captured.clear();
     return SUCCESS;
 }
 
@@ -1028,8 +1036,8 @@ int cuGraphInstantiateWithFlags(Graph** ready, Graph* graph, unsigned long long)
 int cuGraphLaunch(Graph* ready, Stream* stream) {
     std::lock_guard<std::mutex> turn(waiting);
     Held held(lock);  // so that the events of a graph are those of one moment
-    for (const auto& each : ready->work)
-        if (int result = started(stream, each())) return result;
+    for (const auto& [captured, node] : ready->work)
+        if (int result = started(captured == ready->origin ? stream : captured, node())) return result;
     return SUCCESS;
 }
 
@@ -1075,7 +1083,8 @@ struct Event {
     std::mutex lock;
     std::condition_variable changed;
     long set = 0, reached = 0;
-    bool captured = false;
+    std::uint64_t capture = 0;   // the one in which it was last recorded, for streams of that
+    std::weak_ptr<Graph> graph;  // while that lasts
     std::chrono::steady_clock::time_point at;
 
     bool is_done() {
@@ -1125,11 +1134,14 @@ int cuEventRecordWithFlags(Event* event, Stream* stream, unsigned flags) {
     if (!real) return INVALID_HANDLE;
     if (flags && !real->capture) return INVALID_VALUE;
     if (flags == EXTERNAL) {
-        real->captured.push_back([event] { return event->recorded(); });
+        real->capture_node([event] { return event->recorded(); });
         return SUCCESS;
     }
-    event->captured = real->capture != 0;
-    return started(stream, event->recorded());
+    event->capture = real->capture;
+    event->graph = real->graph;
+    if (!real->capture) return started(stream, event->recorded());
+    real->capture_node([event] { return event->recorded(); });
+    return SUCCESS;
 }
 
 int cuEventRecord(Event* event, Stream* stream) { return cuEventRecordWithFlags(event, stream, 0); }
@@ -1144,9 +1156,15 @@ int cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
     Stream* real = found(stream);
     if (!real) return INVALID_HANDLE;
     if (flags && !real->capture) return INVALID_VALUE;
-    if (event->captured || (real->capture && flags != EXTERNAL)) return STREAM_CAPTURE_ISOLATION;
+    const auto graph = event->graph.lock();
+    if (graph && !real->capture) {  // a branch of the capture begins
+        real->capture = event->capture;
+        real->graph = graph;
+    }
+    const bool is_apart = flags == EXTERNAL ? event->capture != 0 : event->capture != real->capture;
+    if (is_apart) return STREAM_CAPTURE_ISOLATION;
     if (real->capture)
-        real->captured.push_back([event] { return event->awaited(); });
+        real->capture_node([event] { return event->awaited(); });
     else
         real->start(event->awaited());
     return SUCCESS;

@@ -38,8 +38,8 @@ struct Counter {
     u64 call, ticks;
 };
 
-// Why a block waits; the numbers are those of `sley.engine.outcomes.Reason`. kCall, kBytes: the other
-// end makes another call, or sends another number of bytes.
+// Why a block waits or fails; `sley.engine.outcomes.Reason` has the same numbers. kCall: the other end
+// makes another call. kBytes: a message's sender sends other bytes than its receiver takes.
 enum Reason : u32 {
     kInstruction = 1, kMessage = 2, kSlot = 3, kReading = 4, kCall = 5, kBytes = 6
 };
@@ -172,8 +172,9 @@ struct Call {
     Registrations registered[kRanks];
 };
 
-// A lane: tiles from one rank to another, through slots in the receiver's memory, in `value` of which
-// counters the last one's number is; it only grows. The counter at this end also has its own last one.
+// A lane moves tiles from one rank to another, through slots in the receiver's memory. Each counter's
+// `value` is the number of the last tile that was published, or consumed, and only grows. `last` of the
+// counter at this end is the same number at the launch's begin.
 struct Lane {
     Counter* published;
     Counter* consumed;
@@ -191,12 +192,12 @@ struct Label {
     i64 shift;  // of its first byte in the slot
 };
 
-// A message, in `parts` parts, one in each lane from `lane` on. lanes: the most parts of a message to
-// that rank, or from there, in the launch; next: the first message that isn't.
+// A message, in `parts` parts, one in each lane from `lane` on. most_parts: of the launch's messages to
+// this rank, or from it; next: the first message after these.
 struct Message {
     char* address;
     i64 bytes;
-    u16 parts, lane, lanes, next;
+    u16 parts, lane, most_parts, next;
 };
 
 // The argument of the kernel of messages, which are ordered by peer and direction.

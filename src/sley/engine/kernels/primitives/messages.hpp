@@ -1,18 +1,18 @@
 // Messages of pairs of ranks without a plan: sends and receives, each with its partner at another rank.
 //
-// A message is in one lane, or in parts in several, whose tiles pass one after the other. A block serves
-// some of the launch's lanes, always one that can go on: so no lane waits for another one.
+// A message is in one lane, or in parts in several. In a lane, tiles pass one after the other. A block
+// serves some of the launch's lanes, always one that can go on: so no lane waits for another one.
 #pragma once
 
 namespace sley {
 
-// A lane that the block serves. row, end: its message, and the end of its messages. done, part: of the
-// message, the first byte that isn't moved, and the end of what the lane moves. last: the number of the
-// last tile; seen: the last value seen of the counter that the other end writes.
+// A lane that the block serves. row, end: its message, and the end of its messages. done, stop: of the
+// message's bytes, the first one that isn't moved, and the end of the lane's part. last: the number of
+// the last tile; seen: the last value seen of the counter that the other end writes.
 struct Served {
     Lane lane;
     i32 channel, row, end;
-    i64 done, part, shift;
+    i64 done, stop, shift;
     u64 last, seen;
 };
 
@@ -40,7 +40,7 @@ SLEY_INLINE bool turn_to(const Messages& call, Served& at, i32 row) {
         const i64 part = ((bytes + parts - 1) / parts + 127) / 128 * 128;
         at.row = row;
         at.done = at.channel * part;
-        at.part = at.done + part < bytes ? at.done + part : bytes;
+        at.stop = at.done + part < bytes ? at.done + part : bytes;
         at.shift = static_cast<i64>(reinterpret_cast<u64>(call.messages[row].address) % 16);
         return true;
     }
@@ -55,7 +55,7 @@ SLEY_INLINE void serve(const Messages& call) {
     i32 number = 0;
     for (i32 row = 0; row < static_cast<i32>(call.count); row = call.messages[row].next) {
         const Message& message = call.messages[row];
-        for (i32 channel = 0; channel < message.lanes; ++channel) {
+        for (i32 channel = 0; channel < message.most_parts; ++channel) {
             if (number++ % blocks() != block_index()) continue;
             Served& at = served[left++];
             at.lane = call.lanes[message.lane + channel];
@@ -92,7 +92,7 @@ SLEY_INLINE bool take_turn(const Messages& call, Served& at, Turn& turn) {
     char* const slot = at.lane.slots + static_cast<i64>((number - 1) % kLaneSlots) * kLaneSlot;
     Label* const label = reinterpret_cast<Label*>(slot + kLaneLabel);
     const bool sends = at.lane.sends != 0;
-    const i64 rest = at.part - at.done;
+    const i64 rest = at.stop - at.done;
     const i32 length = static_cast<i32>(rest < kLaneTile ? rest : kLaneTile);
     if (!sends) {
         const Label there = *label;
@@ -123,7 +123,7 @@ SLEY_FUNCTION bool choose(const Messages& call, Turn& turn) {
             if (!is_ready(at)) continue;
             first = (first + n + 1) % left;
             if (!take_turn(call, at, turn)) return false;
-            if (at.done == at.part && !turn_to(call, at, at.row + 1)) {
+            if (at.done == at.stop && !turn_to(call, at, at.row + 1)) {
                 (at.lane.sends != 0 ? at.lane.consumed : at.lane.published)->last = at.last;
                 at = served[--left];
             }
