@@ -111,11 +111,16 @@ void Part::look() {
     if (why && why->rule == "N605") why = ended();
     // Ranks that are closed leave.
     if (why && closes_ && why->rule == "N623") return;
-    const bool is_remote = why.has_value();
-    if (!why) why = engine_->error();
+    bool is_remote = why.has_value();
+    if (is_remote) engine_->give_up(*why);
+    // A rank that left may have done so because calls were given up before, and perhaps only this one
+    // knows why they were.
+    if (const auto own = engine_->error(); own && (!is_remote || own->rule == "K508")) {
+        why = own;
+        is_remote = false;
+    }
     if (!why) return;
     const auto result = is_remote ? Result::kRemoteError : result_of(*why);
-    if (is_remote) engine_->give_up(*why);
     if (!closes_) refuse(result, *why);
     auto none = Result::kSuccess;
     failure_.compare_exchange_strong(none, result);

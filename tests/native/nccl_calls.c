@@ -5,10 +5,11 @@
  * WAY: who makes the ranks' calls: "group", one thread, with all ranks' in a group; "threads" or
  * "processes", one each; "wrong": as "group", after calls that are refused or passed on, and prints
  * what it gets for these; "lacking": the same with calls of all ranks for which there are no kernels;
- * "aborted": rank 1 aborts a call of rank 0. CALLS has a line for each call: the function's number (as in `start`), the type, the operation (5, 6: PreMulSum by a scalar
- * of the host, of the device), the count, the root, the stream (0 the default, or an own one where
- * ranks share a device, and so its default stream; 1 an own one, 2 an own one that is captured) and
- * whether it is the form with a config. Of SHIFT the root is how far on the rank is that each one
+ * "aborted": rank 1 aborts a call of rank 0; "unequal": it takes more than rank 0 sends. CALLS has a
+ * line for each call: the function's number (as in `start`), the type, the operation (5, 6: PreMulSum
+ * by a scalar of the host, of the device), the count, the root, the stream (0 the default, or an own
+ * one where ranks share a device, and so its default stream; 1 an own one, 2 an own one that is
+ * captured) and whether it is the form with a config. Of SHIFT the root is how far on the rank is that each one
  * sends to; in an EXCHANGE all send to all, unequal parts, in two messages each. VALUES has four
  * tables of 16 values of 8 bytes for each type, of which an element takes the first: what is summed,
  * what is multiplied, the ranks' scalars, and what is averaged. Each rank puts its outputs, call
@@ -464,6 +465,18 @@ static void abort_call(struct rank *waiting, struct rank *other) {
   CHECK(ncclCommAbort(waiting->comm));
 }
 
+/* Rank 1 takes more than rank 0 sends, which leaves as soon as it knows that calls were given up. */
+static void send_unequally(struct rank *sending, struct rank *other) {
+  ncclResult_t state = 0;
+  CHECK(ncclSend((void *)sending->memory[0], 1, 1, 1, sending->comm, sending->stream));
+  turn_to(other);
+  CHECK(ncclRecv((void *)other->memory[1], 2, 1, 0, other->comm, other->stream));
+  while (state == 0) CHECK(ncclCommGetAsyncError(sending->comm, &state));
+  CHECK(ncclCommAbort(sending->comm));
+  SAY((ncclCommGetAsyncError(other->comm, &state), state));
+  CHECK(ncclCommAbort(other->comm));
+}
+
 struct own { pthread_t thread; int number; ncclUniqueId id; };
 
 /* Whether two calls have messages that no group can have: all or none are captured, by one graph. */
@@ -557,6 +570,7 @@ static void run_group(const ncclUniqueId *id, const char *way) {
   CHECK(ncclGroupEnd());
   turn_to(&all[0]);
   if (strcmp(way, "aborted") == 0) return abort_call(&all[0], &all[1]);
+  if (strcmp(way, "unequal") == 0) return send_unequally(&all[0], &all[1]);
   if (strcmp(way, "wrong") == 0) make_wrong_calls(&all[0], &all[1]);
   if (strcmp(way, "lacking") == 0) make_lacking_calls(all);
   /* Rank after rank more calls than one may be ahead of another. */

@@ -184,3 +184,13 @@ def test_a_call_ends_when_another_rank_aborts(
     state, line = run(client(), [], 2, "aborted", tmp_path, settings).splitlines()
     assert state == "6", "ncclRemoteError"
     assert line.startswith("6 N"), line
+
+
+def test_the_cause_is_told_where_it_is_known(
+    folder: Path, driver: dict[str, str], tmp_path: Path
+) -> None:
+    tables(2, FEW, folder)
+    settings = over(folder, driver, 2)
+    line = run(client(), [], 2, "unequal", tmp_path, settings)
+    assert line.startswith("1 K508: expected a send and its receive of equal bytes"), line
+    assert "rank 1 takes 2 bytes from rank 0, which sends 1 bytes" in line
