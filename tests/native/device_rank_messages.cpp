@@ -251,7 +251,8 @@ void check_captured_messages() {
     });
 }
 
-// More in each direction than a launch's argument has room for, and than slots hold.
+// More in each direction than a launch's argument has room for, and than slots hold. Then as many as slots
+// hold, one by one: both ranks send before either receives, as programs do that rely on NCCL's buffers.
 void check_many_messages() {
     const auto id = new_id();
     std::vector<Item> items;
@@ -273,6 +274,12 @@ void check_many_messages() {
         start(*member.opened, messages, member.stream.address);
         device.synchronize(member.stream.address);
         buffers.check();
+        for (const bool sends : {true, false}) {
+            for (int k = 0; k < 8; ++k) {
+                const auto at = sends ? messages[0].address : messages[300].address;
+                start(*member.opened, {{1 - rank, sends, at, 1}}, member.stream.address);
+            }
+        }
         member.opened->close(true);
     });
 }

@@ -185,8 +185,8 @@ struct Lane {
 
 // Slots of a lane, and the bytes of a message in each. They begin where the sender's address is between
 // two multiples of 16, so that it moves whole vectors. Behind them is the slot's label.
-constexpr int kLaneSlots = 4;
-constexpr i64 kLaneTile = 128 << 10, kLaneSlot = kLaneTile + 128, kLaneLabel = kLaneTile + 16;
+constexpr int kLaneSlots = 8;
+constexpr i64 kLaneTile = 64 << 10, kLaneSlot = kLaneTile + 128, kLaneLabel = kLaneTile + 16;
 struct Label {
     i64 bytes;  // of the message
     i64 shift;  // of its first byte in the slot
