@@ -64,7 +64,7 @@ struct Job {
     std::function<void(Result)> drop;  // instead
     std::function<void()> interrupt;
 };
-// Those of one communicator one after the other: its ranks meet in this order.
+// The jobs of one communicator run one after the other: its ranks meet in this order.
 using Lane = std::vector<Job>;
 using Lanes = std::map<const void*, Lane>;
 
@@ -72,7 +72,7 @@ void drop(const Lane& lane, Result why) {
     for (const auto& one : lane) one.drop(why);
 }
 
-// Beside one another: each waits for other ranks, which may be of this thread, too.
+// Lanes run beside one another: each waits for other ranks, which this thread may drive, too.
 Result run(const Lanes& lanes) {
     std::atomic<Result> result{Result::kSuccess};
     const auto work = [&result](const Lane& lane) {

@@ -33,7 +33,7 @@ struct Group {
         Completion completion;
         std::function<Result()> call;
     };
-    struct Sent {
+    struct Sent {  // or to be received
         std::shared_ptr<Part> part;
         StreamMessage message;
     };
