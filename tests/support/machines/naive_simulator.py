@@ -130,10 +130,11 @@ class Naive:
             if SENDS[row.op]:
                 self._add_wire((int(plan.rank[i]), row.send_peer, row.channel))
         self.sender = Messages.of(plan).send_of
+        pulled = [(i, self.rows[i]) for i in np.flatnonzero(pulls(plan).pulled).tolist()]
         self.pulled = {
             i
-            for i in np.flatnonzero(pulls(plan).pulled).tolist()
-            if not self.wires[int(plan.rank[i]), self.rows[i].send_peer, self.rows[i].channel].remote
+            for i, row in pulled
+            if not self.wires[int(plan.rank[i]), row.send_peer, row.channel].remote
         }
 
     def _add_wire(self, key: Key) -> None:
