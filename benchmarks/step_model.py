@@ -224,8 +224,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
     yield rate("Simple, float32", Protocol.SIMPLE)
     yield rate("Simple, bfloat16", Protocol.SIMPLE, 4 * 16)
-    yield rate("Simple, float32, misaligned", Protocol.SIMPLE, 4 * 4)
-    yield rate("Simple, bfloat16, misaligned", Protocol.SIMPLE, 4 * 2)
+    yield rate("Simple, misaligned", Protocol.SIMPLE, 2 * 16)
     yield rate("LL128, float32", Protocol.LL128)
 
 

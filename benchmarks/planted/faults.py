@@ -921,22 +921,22 @@ FAULTS: tuple[Fault, ...] = (
         "return _SLICES",
     ),
     _fault(
-        "kernel: an element before the vectors is left out",
+        "kernel: the first element after the vectors is taken for one before them",
         "engine/devices engine/kernels",
-        "if (head > 0) carry_units<Element, 1",
-        "if (head > 1) carry_units<Element, 1",
+        "const i64 before = number < head ? 0",
+        "const i64 before = number <= head ? 0",
     ),
     _fault(
-        "kernel: addresses that are all as far from a vector are moved element by element",
+        "kernel: addresses that are all as far from a vector are loaded as if they were not",
         "engine/devices",
-        "if (difference % 16 == 0) {",
-        "if ((difference | in) % 16 == 0) {",
+        "return difference % 16 != 0;",
+        "return (difference | out) % 16 != 0;",
     ),
     _fault(
         "kernel: a batch of vectors ends behind its piece",
         "engine/devices engine/kernels",
-        "for (; rest > (kBatch - 1) * kWarp; rest",
-        "for (; rest >= (kBatch - 1) * kWarp; rest",
+        "while (rest > (kBatch - 1) * kWarp) {",
+        "while (rest >= (kBatch - 1) * kWarp) {",
     ),
     _fault(
         "kernel: a reduction overwrites the operand that was loaded before the message came",
@@ -959,8 +959,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a chunk begins where it would if all chunks had the least elements",
         "engine/devices engine/kernels",
-        "first = static_cast<i64>(group) * c.count + border(within);",
-        "first = static_cast<i64>(group) * c.count + within * c.least;",
+        "first = static_cast<i64>(block_of(chunk)) * c.count + border(within);",
+        "first = static_cast<i64>(block_of(chunk)) * c.count + within * c.least;",
     ),
     _fault(
         "kernel: a chunk of scratch is as long as the block's first one",

@@ -29,6 +29,14 @@ std::int64_t divide_up(std::int64_t number, std::int64_t by) {
     return number / by + (number % by != 0);
 }
 
+// number / by, times 2^bits, rounded up.
+std::uint64_t share_of(std::int64_t number, std::int64_t by, int bits) {
+    using Wide = unsigned __int128;
+    const auto divisor = static_cast<Wide>(by);
+    const auto scaled = static_cast<Wide>(number) << bits;
+    return static_cast<std::uint64_t>((scaled + divisor - 1) / divisor);
+}
+
 std::int64_t round_up(std::int64_t number, std::int64_t unit) {
     return divide_up(number, unit) * unit;
 }
@@ -69,14 +77,18 @@ void PlanNumbers::cut(std::int64_t item_bytes, std::int64_t count, layout::Setup
                           " chunks of a message",
                       "slot_bytes=" + std::to_string(slot_bytes));
     }
+    const std::int64_t room = tile;
     if (tile_major) {
-        // Chunks that are smaller than so many slices are cut into so many smaller ones, down to
-        // the least.
-        const std::int64_t part = round_up(divide_up(chunk, slices), unit);
-        const std::int64_t least = kLeastSliceBytes / (max_count * kUnitBytes);
-        tile = std::min(tile, std::max(part, std::max<std::int64_t>(least, 1) * unit));
+        // Whole rows of slices, but of no smaller ones than the least.
+        const std::int64_t rows = std::max<std::int64_t>(divide_up(chunk, room * slices), 1);
+        const std::int64_t least = kLeastSliceBytes / (max_count * item_bytes);
+        tile = std::min(room, std::max({divide_up(chunk, rows * slices), least, unit}));
     }
-    const std::int64_t tiles = divide_up(chunk, tile), most = kMostNumbers / steps;
+    // All of one length: a last one of a few elements would take as long as the others.
+    std::int64_t tiles = divide_up(chunk, tile);
+    if (tiles > 1) tile = std::min(room, round_up(divide_up(chunk, tiles), unit));
+    tiles = divide_up(chunk, tile);
+    const std::int64_t most = kMostNumbers / steps;
     if (tiles > most) {
         throw Refusal("R503", "at most " + std::to_string(most) + " tiles a chunk",
                       std::to_string(tiles) + " tiles", "",
@@ -85,7 +97,8 @@ void PlanNumbers::cut(std::int64_t item_bytes, std::int64_t count, layout::Setup
     setup.count = count;
     setup.chunk = chunk;
     setup.least = units / chunks * unit;
-    setup.left_over = static_cast<std::int32_t>(units % chunks);
+    setup.left_over = share_of(units % chunks, chunks, 64);
+    setup.share = share_of(1, chunks, 63);
     setup.tile = tile;
     setup.tiles = static_cast<std::int32_t>(tiles);
     setup.slices = tile_major ? slices : setup.tiles;

@@ -1,5 +1,6 @@
 // Threads as a device: streams, calls in order, their abort, frees beside launches and calls, calls that
 // don't fit beside one another; plans on it. Exits with 1 at the first difference.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include "devices/link_tables.hpp"
 #include "devices/table_bytes.hpp"
 #include "devices/threads_device.hpp"
+#include "engine/borders.hpp"
 
 namespace sley::devices_test {
 
@@ -422,7 +424,7 @@ void check_plans() {
                    peers[0].published == (is_second ? setup.peers[0].published : nullptr),
                "the peers in a row");
         expect(setup.count == (k < 3 ? 1001 : 8) && setup.chunk == (k < 3 ? 504 : 4) &&
-                   setup.tiles == 1 && setup.left_over == (k < 3 ? 1 : 0),
+                   setup.tiles == 1 && setup.left_over == (k < 3 ? std::uint64_t{1} << 63 : 0),
                "a cut");
         expect(setup.division_count == is_second && setup.ranks == 2, "a number");
         const auto& memories = own[0].buffers.memory;
@@ -442,6 +444,33 @@ void check_plans() {
         expect(false, "a call of too many tiles");
     } catch (const Refusal& refusal) {
         expect(refusal.rule == std::string("R503"), "another rule");
+    }
+}
+
+// Chunks begin for kernels, which multiply, where they do for the CPU runtime, which divides.
+void check_borders() {
+    std::mt19937_64 random(1);
+    const auto upper = [](std::uint64_t a, std::uint64_t b) {
+        return static_cast<std::int64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+    };
+    PlanNumbers numbers;
+    numbers.max_count = numbers.steps = numbers.slices = 1;
+    numbers.slot_bytes = 1 << 30;
+    for (int k = 0; k < 3000; ++k) {
+        numbers.chunks = 1 + static_cast<std::int32_t>(random() >> (35 + random() % 28));
+        const auto count = static_cast<std::int64_t>(random() >> (26 + random() % 37));
+        layout::Setup c{};
+        numbers.cut(4, count, c);
+        const auto chunks = static_cast<std::uint64_t>(numbers.chunks);
+        for (const auto at : {std::uint64_t{0}, random() % chunks, random() % chunks, chunks}) {
+            const auto within = static_cast<std::int64_t>(at);
+            const auto first = within * c.least + upper(at, c.left_over) * 4;
+            expect(std::min<std::int64_t>(first, count) == border(within, numbers.chunks, count, 4),
+                   "a border");
+            const std::uint64_t chunk = random() >> 34;
+            expect(upper(2 * chunk, c.share) == static_cast<std::int64_t>(chunk / chunks),
+                   "a chunk's block");
+        }
     }
 }
 
@@ -599,6 +628,7 @@ void check_calls() {
 int test(int, char**) {
     check_streams();
     check_plans();
+    check_borders();
     check_link_tables();
     check_memory();
     check_calls();

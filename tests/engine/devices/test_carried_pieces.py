@@ -30,10 +30,7 @@ static void elements(Piece p) {
 }
 template <bool kReceives, bool kCombines, bool kSends>
 static void flagged(Piece p, Flags flags) {
-    by_all_workers([=] {
-        if constexpr (kProtocol == kLL) carry_ll<kReceives, kCombines, kSends>(p, flags);
-        else carry_ll128<kReceives, kCombines, kSends>(p, flags);
-    });
+    by_all_workers([=] { carry_flagged<kReceives, kCombines, kSends>(p, flags); });
 }
 }
 // Returns the number of vectors that were loaded.
@@ -61,7 +58,7 @@ extern "C" void receive(char* out, char* in, int n) {
 }
 """
 LENGTHS = (0, 1, 3, 4, 31, 121, 1000, 4099)
-SHIFTS = ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 1), (3, 0, 2, 1))
+SHIFTS = ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 1), (3, 0, 2, 1), (4, 4, 4, 4))
 """Elements from a multiple of 16 bytes to each of the four places of a piece."""
 
 
@@ -135,17 +132,21 @@ def test_elements_are_moved_whatever_their_number_and_alignment(dtype: str, work
         assert local.holds(other), case
 
 
-def test_vectors_are_moved_if_all_addresses_have_the_same_distance_from_one() -> None:
-    """Elements before the first vector are moved one by one; without them, all would be."""
+def test_vectors_are_stored_whatever_the_distances_of_addresses_from_one() -> None:
+    """Both results at once, if all distances are equal; and only the last vector isn't one whose
+    operands are at other distances, since what is loaded around them would be beyond the end."""
     on, length = library("Simple", "int32", 96), 1000
     for shifts, combines, copies in product((*SHIFTS, (3, 3, 3, 3)), (0, 1), (0, 1)):
         values = random(length, "int32")
         out, copy, source, local = places([values] * 4, shifts)
-        used = [shifts[k] for k, is_used in enumerate((1, copies, 1, combines)) if is_used]
+        results = [shifts[0], shifts[1]][: 1 + copies]
+        operands = [shifts[2], shifts[3]][: 1 + combines]
         addresses = (p.address for p in (out, copy, source, local))
         loaded = on.carry(combines, copies, *addresses, length)
-        whole = (length - -used[0] % 4) // 4 if len(set(used)) == 1 else 0
-        assert loaded == whole * (1 + combines), (shifts, combines, copies)
+        if len({*results, *operands}) == 1:
+            results = results[:1]
+        vectors = sum((length - -at % 4) // 4 - ({at} != {*operands}) for at in results)
+        assert loaded == vectors * (1 + combines), (shifts, combines, copies)
 
 
 @pytest.mark.parametrize("workers", [1, 96])

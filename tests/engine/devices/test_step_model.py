@@ -73,7 +73,7 @@ def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:
     assert step.time_us(40 * 480 * 64, latencies, slices=2) == pytest.approx(40 * turn + 4 * 0.125)
 
 
-@pytest.mark.parametrize(("protocol", "slot_kib"), [("Simple", 512), ("LL", 64), ("LL128", 127.75)])
+@pytest.mark.parametrize(("protocol", "slot_kib"), [("Simple", 544), ("LL", 68), ("LL128", 127.75)])
 def test_the_simulator_takes_the_rates_of_the_model(protocol: str, slot_kib: float) -> None:
     topology = sley.topologies.dgx_h100()
     ring = build("ring-allreduce", ranks=8, in_place=True)

@@ -25,10 +25,11 @@ _LEAST_SLOT_BYTES = 16 << 10
 _LEAST_OF_LINES = 64 << 10
 """LL128's least: the threads of a block move some 30 KB of it at once, so that less would be spent
 on the fixed cost of a message."""
-_LEAST_OF_PULLED = 64 << 10
+_LEAST_OF_PULLED = 68 << 10
 """Least of plans whose messages all stay in their senders' buffers, if these can be read: nothing
 is in the slots, so that they need not fit into a cache, but they bound the tiles. With 16 KiB, each
-of the 480 threads that move data would have 34 bytes in flight instead of 128."""
+of the 480 threads that move data would have 34 bytes in flight instead of 128. Of 64 KiB, with
+what `_SPARE` says."""
 _MOST_BY_DEFAULT = {Protocol.LL: 64 << 10, Protocol.LL128: (128 << 10) - 256}
 _MOST_OF_OTHERS = 512 << 10
 """The most, as a step of NCCL's buffers (4 MiB in eight steps, of LL 64 KiB each). On an H100 the
@@ -36,6 +37,9 @@ fixed cost of a tile was 1.5 us with LL, 2 us with LL128 and 2.5 us with Simple,
 moved 14, 14 and 30 GB/s: of these slots it is two fifths of the time, a fifth and an eighth.
 LL128's data don't fill powers of two anyway. What it leaves has room for the counters, which would
 else take 2 MiB: GPUs share memory in such pieces."""
+_SPARE = 16
+"""A slot has this part, one by the number, beyond a power of two, so that chunks of a power of two
+and a little more need no further tile. LL128's, of lines of 120 bytes, fit none anyway."""
 _GRAINS = {Protocol.LL: (8, 16), Protocol.LL128: (120, 128)}
 _GRAIN_OF_OTHERS = 16, 16
 """Data that are moved at once, and what they take in a slot, in bytes."""
@@ -73,7 +77,7 @@ class Settings:
         twice as many where that makes slices (`slices_of`).
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
         equal share of 24 MiB on each device, from 16 to 512 KiB (LL: 16 to 64, LL128: 64 to 128,
-        Direct: from 64 if no message is in a slot).
+        Direct: from 64 if no message is in a slot), and, but for LL128, a sixteenth more.
     threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024. The last warp publishes,
         the others move data; a single one does both.
     timeout_s: how long an instruction may wait before the call fails; by default 30 s, and with
@@ -162,11 +166,12 @@ def _align(slot_bytes: int) -> int:
 
 
 def _room(slots: int, protocol: Protocol) -> int:
-    """Default bytes of a slot, if a device has so many: a power of two."""
+    """Default bytes of a slot, if a device has so many: a power of two and a little more."""
     least = _LEAST_OF_LINES if protocol is Protocol.LL128 else _LEAST_SLOT_BYTES
     most = _MOST_BY_DEFAULT.get(protocol, _MOST_OF_OTHERS)
     share = _SLOTS_BYTES // max(slots, 1)
-    return int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, most))
+    room = int(np.clip(1 << (share.bit_length() - 1 if share else 0), least, most))
+    return room if protocol is Protocol.LL128 else room + room // _SPARE
 
 
 def _longest_message(plan: Plan, largest_bytes: int) -> int:

@@ -39,8 +39,17 @@ SLEY_INLINE Unit scaled(Unit a, i32 divisor, i32 operand) {
 
 // ---- Elements in memory
 
+// A vector at any address, as it is loaded: on GPUs the two aligned ones around it.
+struct Straddling {
+    Vector first, second;
+};
+
 SLEY_INLINE void load(Vector* v, const char* at) { *v = load_vector(at); }
+SLEY_INLINE void load(Straddling* s, const char* at) { load_around(&s->first, &s->second, at); }
 SLEY_INLINE void load(Element* e, const char* at) { *e = load_element(at); }
+SLEY_INLINE Vector loaded(Vector v, const char*) { return v; }
+SLEY_INLINE Vector loaded(Straddling s, const char* at) { return joined(s.first, s.second, at); }
+SLEY_INLINE Element loaded(Element e, const char*) { return e; }
 SLEY_INLINE void store(char* at, Vector v) { store_vector(at, v); }
 SLEY_INLINE void store(char* at, Element e) { store_element(at, e); }
 
@@ -54,62 +63,113 @@ SLEY_INLINE Piece from_byte(const Piece& p, i64 by) {
 // The next units (vectors or elements) of a thread, of which the first is at the start of the piece
 // and `rest` units, with those of other threads, follow: it loads all of them before it stores one,
 // so that their latencies overlap. kWhole: all kBatch units are there. made(local, in): the result.
-template <class Unit, int kBatch, bool kWhole, bool kCombines, bool kCopies, class Made>
-SLEY_INLINE void carry_batch(const Piece& p, i32 rest, Made made) {
-    constexpr i64 kSize = static_cast<i64>(sizeof(Unit));
+template <class Unit, int kBatch, bool kWhole, bool kCombines, bool kCopies>
+struct Batch {
+    static constexpr i64 kSize = sizeof(Unit) < 16 ? sizeof(Unit) : 16;
     Unit in[kBatch] = {}, local[kBatch] = {};
-    SLEY_UNROLL
-    for (int k = 0; k < kBatch; ++k) {
-        if (!kWhole && k * kWarp >= rest) continue;
-        load(&in[k], p.in + k * kWarp * kSize);
-        if constexpr (kCombines) load(&local[k], p.local + k * kWarp * kSize);
+    SLEY_METHOD void take(const Piece& p, i32 rest) {
+        SLEY_UNROLL
+        for (int k = 0; k < kBatch; ++k) {
+            if (!kWhole && k * kWarp >= rest) continue;
+            load(&in[k], p.in + k * kWarp * kSize);
+            if constexpr (kCombines) load(&local[k], p.local + k * kWarp * kSize);
+        }
     }
-    SLEY_UNROLL
-    for (int k = 0; k < kBatch; ++k) {
-        if (!kWhole && k * kWarp >= rest) continue;
-        const Unit result = made(local[k], in[k]);
-        store(p.out + k * kWarp * kSize, result);
-        if constexpr (kCopies) store(p.copy + k * kWarp * kSize, result);
+    template <class Made>
+    SLEY_METHOD void put(const Piece& p, i32 rest, Made made) const {
+        SLEY_UNROLL
+        for (int k = 0; k < kBatch; ++k) {
+            if (!kWhole && k * kWarp >= rest) continue;
+            const auto result = made(loaded(local[k], p.local), loaded(in[k], p.in));
+            store(p.out + k * kWarp * kSize, result);
+            if constexpr (kCopies) store(p.copy + k * kWarp * kSize, result);
+        }
     }
-}
+};
 
-// `units` units of a piece: whole batches, and the rest as one more.
+// The vectors of a piece: whole batches, and the rest as one more. Straddling ones have no code for
+// whole batches: they are rare.
 template <class Unit, int kBatch, bool kCombines, bool kCopies, class Made>
-SLEY_INLINE void carry_units(const Piece& piece, i64 first_byte, i32 units, Made made) {
-    constexpr i64 kSize = static_cast<i64>(sizeof(Unit));
+SLEY_INLINE void carry_units(const Piece& piece, i64 first_byte, i32 vectors, Made made) {
     const i32 first = first_of_batch<kBatch>(), step = kBatch * workers();
-    i32 rest = units - first;
-    Piece p = from_byte<kCombines, kCopies>(piece, first_byte + first * kSize);
-    SLEY_ROLLED
-    for (; rest > (kBatch - 1) * kWarp; rest -= step) {
-        carry_batch<Unit, kBatch, true, kCombines, kCopies>(p, rest, made);
-        p = from_byte<kCombines, kCopies>(p, step * kSize);
+    i32 rest = vectors - first;
+    Piece p = from_byte<kCombines, kCopies>(piece, first_byte + 16ll * first);
+    const auto carry = [&](auto batch) {
+        batch.take(p, rest);
+        batch.put(p, rest, made);
+        p = from_byte<kCombines, kCopies>(p, 16ll * step);
+        rest -= step;
+    };
+    if constexpr (sizeof(Unit) == 16) {
+        SLEY_ROLLED
+        while (rest > (kBatch - 1) * kWarp) {
+            carry(Batch<Unit, kBatch, true, kCombines, kCopies>{});
+        }
     }
-    if (rest > 0) carry_batch<Unit, kBatch, false, kCombines, kCopies>(p, rest, made);
+    SLEY_ROLLED
+    while (rest > 0) carry(Batch<Unit, kBatch, false, kCombines, kCopies>{});
 }
 
-// Moves vectors of 16 bytes if all addresses have the same distance from a multiple of 16; the
-// elements before and after them, and all others, one by one.
+// A piece from edge `number` on: of the `head` elements before its vectors, and those after them.
+template <bool kCombines, bool kCopies>
+SLEY_INLINE Piece from_edge(const Piece& p, i32 number, i32 head, i32 vectors) {
+    const i64 before = number < head ? 0 : 16ll * vectors;
+    return from_byte<kCombines, kCopies>(p, number * kItem + before);
+}
+
+// Stores vectors at multiples of 16 bytes, and the elements before and after them one by one. The
+// last threads, which have the fewest vectors, load one of these before they move their vectors.
 template <bool kCombines, bool kCopies, class Made>
-SLEY_INLINE void carry_elements(const Piece& p, Made made) {
+SLEY_INLINE void carry_results(const Piece& p, bool straddles, Made made) {
     constexpr int kBatch = (kCombines ? 4 : 8) / kShare;
-    constexpr i32 kItems = 16 / kItem;
-    const u64 in = reinterpret_cast<u64>(p.in);
-    u64 difference = in ^ reinterpret_cast<u64>(p.out);
-    if constexpr (kCombines) difference |= in ^ reinterpret_cast<u64>(p.local);
-    if constexpr (kCopies) difference |= in ^ reinterpret_cast<u64>(p.copy);
-    i32 done = 0;
-    if (difference % 16 == 0) {
-        const i32 until_aligned = static_cast<i32>((16 - in % 16) % 16) / kItem;
-        const i32 head = until_aligned < p.length ? until_aligned : p.length;
-        const i32 vectors = (p.length - head) / kItems;
-        carry_units<Vector, kBatch, kCombines, kCopies>(p, static_cast<i64>(head) * kItem, vectors,
-                                                        made);
-        if (head > 0) carry_units<Element, 1, kCombines, kCopies>(p, 0, head, made);
-        done = head + vectors * kItems;
+    const i32 until_aligned = static_cast<i32>(-reinterpret_cast<u64>(p.out) % 16) / kItem;
+    const i32 head = until_aligned < p.length ? until_aligned : p.length;
+    i32 vectors = (p.length - head) / kUnit;
+    // What is loaded for the last one may end beyond the caller's memory.
+    if (straddles && vectors > 0) --vectors;
+    const i32 edges = p.length - vectors * kUnit;
+    i32 edge = workers() - 1 - thread();
+    Batch<Element, 1, false, kCombines, kCopies> held;
+    held.take(from_edge<kCombines, kCopies>(p, edge, head, vectors), edges - edge);
+    if (!straddles) {
+        carry_units<Vector, kBatch, kCombines, kCopies>(p, head * kItem, vectors, made);
+    } else if constexpr (!kCopies) {
+        carry_units<Straddling, kBatch / 2, kCombines, false>(p, head * kItem, vectors, made);
     }
-    carry_units<Element, kBatch, kCombines, kCopies>(p, static_cast<i64>(done) * kItem,
-                                                     p.length - done, made);
+    held.put(from_edge<kCombines, kCopies>(p, edge, head, vectors), edges - edge, made);
+    SLEY_ROLLED
+    while ((edge += workers()) < edges) {
+        const Piece next = from_edge<kCombines, kCopies>(p, edge, head, vectors);
+        held.take(next, 1);
+        held.put(next, 1, made);
+    }
+}
+
+template <bool kCombines>
+SLEY_INLINE bool straddles(const Piece& p) {
+    const u64 out = reinterpret_cast<u64>(p.out);
+    u64 difference = out ^ reinterpret_cast<u64>(p.in);
+    if constexpr (kCombines) difference |= out ^ reinterpret_cast<u64>(p.local);
+    return difference % 16 != 0;
+}
+
+// Two results are stored at once if all addresses have the same distance from a multiple of 16.
+// Otherwise they are made one after the other: the second one may replace the local operand.
+template <bool kCombines, bool kCopies, class Made>
+SLEY_INLINE void carry_elements(Piece p, Made made) {
+    if constexpr (kCopies) {
+        const u64 distance = reinterpret_cast<u64>(p.out) ^ reinterpret_cast<u64>(p.copy);
+        if (distance % 16 == 0 && !straddles<kCombines>(p)) {
+            return carry_results<kCombines, true>(p, false, made);
+        }
+    }
+    char* const last = p.out;
+    if constexpr (kCopies) p.out = p.copy;
+    SLEY_ROLLED
+    for (int more = kCopies; more >= 0; --more, p.out = last) {
+        carry_results<kCombines, false>(p, straddles<kCombines>(p), made);
+        if (kCombines && more > 0) any_worker(false);
+    }
 }
 
 // The result of a reduction.
@@ -147,35 +207,34 @@ SLEY_INLINE i32 words_of(i32 length) {
     return length == 0 ? 1 : (length + kWordItems - 1) / kWordItems;
 }
 
-// kAligned: the word is whole, and its address a multiple of 8.
-template <bool kAligned>
-SLEY_INLINE u64 load_word(const char* at, i32 word, i32 length) {
-    const char* from = at + 8ll * word;
-    if constexpr (kAligned) return *reinterpret_cast<const u64*>(from);
-    const i32 items = length - word * kWordItems;
-    Element e[kWordItems] = {};
-    SLEY_UNROLL
-    for (int i = 0; i < kWordItems; ++i) {
-        if (i < items) e[i] = load_element(from + i * kItem);
+// Elements at an address as the first ones of kBytes bytes, at most `items`; the others are zeros.
+// The address is a multiple of kAligned, or else of an element's size.
+template <int kBytes, int kAligned>
+SLEY_INLINE u64 load_bytes(const char* at, i32 items) {
+    constexpr i32 kItems = kBytes / kItem, kHalf = kBytes / 2;
+    if constexpr (kBytes <= kAligned || kBytes == kItem) {
+        if (items >= kItems) return *reinterpret_cast<const BitsOf<kBytes>*>(at);
     }
-    u64 result;
-    memcpy(&result, e, sizeof result);
-    return result;
+    if constexpr (kBytes == kItem) {
+        return 0;
+    } else {
+        const u64 low = load_bytes<kHalf, kAligned>(at, items);
+        return low | load_bytes<kHalf, kAligned>(at + kHalf, items - kItems / 2) << 8 * kHalf;
+    }
 }
 
-template <bool kAligned>
-SLEY_INLINE void store_word(char* at, i32 word, i32 length, u64 value) {
-    char* to = at + 8ll * word;
-    if constexpr (kAligned) {
-        *reinterpret_cast<u64*>(to) = value;
-        return;
+template <int kBytes, int kAligned>
+SLEY_INLINE void store_bytes(char* at, i32 items, u64 value) {
+    constexpr i32 kItems = kBytes / kItem, kHalf = kBytes / 2;
+    if constexpr (kBytes <= kAligned || kBytes == kItem) {
+        if (items >= kItems) {
+            *reinterpret_cast<BitsOf<kBytes>*>(at) = static_cast<BitsOf<kBytes>>(value);
+            return;
+        }
     }
-    const i32 items = length - word * kWordItems;
-    Element e[kWordItems];
-    memcpy(e, &value, sizeof value);
-    SLEY_UNROLL
-    for (int i = 0; i < kWordItems; ++i) {
-        if (i < items) store_element(to + i * kItem, e[i]);
+    if constexpr (kBytes > kItem) {
+        store_bytes<kHalf, kAligned>(at, items, value);
+        store_bytes<kHalf, kAligned>(at + kHalf, items - kItems / 2, value >> 8 * kHalf);
     }
 }
 
@@ -204,11 +263,12 @@ struct Flags {
 // In a flagged piece, `in` is the slot of the received message (if any), `copy` the slot of the
 // sent one (if any), and `out` the destination or null. The functions below return false if the
 // block gave up. A thread loads the local operands of a batch, then polls for all of its messages
-// at once: latencies overlap, and those of the operands are over when messages arrive. A word that
-// isn't aligned is loaded element by element, which is a batch by itself.
+// at once: latencies overlap, and those of the operands are over when messages arrive. kAligned:
+// addresses in buffers are multiples of it, or else of an element's size. The last word may be
+// partial.
 
 // The words of a piece from word `first` on, in the buffers of its rank. `at` counts from there.
-template <bool kAligned, bool kReceives, bool kCombines>
+template <int kAligned, bool kReceives, bool kCombines>
 struct Words {
     const char* in;
     const char* local;
@@ -220,12 +280,14 @@ struct Words {
           out(p.out == nullptr ? nullptr : p.out + 8ll * first),
           length(p.length - first * kWordItems),
           divisor(p.divisor) {}
+    // The elements from a word on.
+    SLEY_METHOD i32 items(i32 at) const { return length - at * kWordItems; }
     // The operand to load before the message has come.
     SLEY_METHOD u64 own(i32 at) const {
         if constexpr (kCombines) {
-            return scaled(load_word<kAligned>(local, at, length), divisor, kLocal);
+            return scaled(load_bytes<8, kAligned>(local + 8ll * at, items(at)), divisor, kLocal);
         } else if constexpr (!kReceives) {
-            return scaled(load_word<kAligned>(in, at, length), divisor, kIn);
+            return scaled(load_bytes<8, kAligned>(in + 8ll * at, items(at)), divisor, kIn);
         } else {
             return 0;
         }
@@ -233,18 +295,18 @@ struct Words {
     SLEY_METHOD u64 result(i32 at, u64 own, u64 message) const {
         u64 value = kReceives ? message : own;
         if constexpr (kCombines) value = reduced(own, message, divisor);
-        if (out != nullptr) store_word<kAligned>(out, at, length, value);
+        if (out != nullptr) store_bytes<8, kAligned>(out + 8ll * at, items(at), value);
         return value;
     }
 };
 
-// Words `first` to `end` of a piece of LL.
-template <bool kAligned, bool kReceives, bool kCombines, bool kSends>
-SLEY_INLINE bool carry_words(const Piece& p, const Flags& flags, i32 first, i32 end) {
-    constexpr int kBatch = kAligned ? 4 / kShare : 1;
-    const i32 step = kBatch * workers();
+// The words of a piece of LL.
+template <int kAligned, bool kReceives, bool kCombines, bool kSends>
+SLEY_INLINE bool carry_words(const Piece& p, const Flags& flags) {
+    constexpr int kBatch = 4 / kShare;
+    const i32 step = kBatch * workers(), end = words_of(p.length);
     SLEY_ROLLED
-    for (i32 w = first + first_of_batch<kBatch>(); w < end; w += step) {
+    for (i32 w = first_of_batch<kBatch>(); w < end; w += step) {
         const Words<kAligned, kReceives, kCombines> words(p, w);
         const i32 rest = end - w;
         u64 own[kBatch] = {}, message[kBatch] = {};
@@ -295,17 +357,17 @@ SLEY_INLINE Part later_part(Part first, int k) {
     else return part(first.line * 8 + first.number + k * kWarp);
 }
 
-// Lines `first` to `end` of a piece of LL128. All threads of a warp run the same number of turns, so
-// that the warp can agree on whether its lines have arrived.
-template <bool kAligned, bool kReceives, bool kCombines, bool kSends>
-SLEY_INLINE bool carry_lines(const Piece& p, const Flags& flags, i32 first, i32 end) {
-    constexpr int kBatch = kAligned ? (kCombines ? 3 : 4) / kShare : 1;  // four would spill
-    const i32 turns = 8 * first + (8 * (end - first) + kWarp - 1) / kWarp * kWarp;
+// The lines of a piece of LL128. All threads of a warp run the same number of turns, so that the
+// warp can agree on whether its lines have arrived.
+template <int kAligned, bool kReceives, bool kCombines, bool kSends>
+SLEY_INLINE bool carry_lines(const Piece& p, const Flags& flags) {
+    constexpr int kBatch = (kCombines ? 3 : 4) / kShare;  // four would spill
+    const i32 end = (words_of(p.length) + 14) / 15, turns = (8 * end + kWarp - 1) / kWarp * kWarp;
     SLEY_ROLLED
-    for (i32 i = 8 * first + first_of_batch<kBatch>(); i < turns; i += kBatch * workers()) {
+    for (i32 i = first_of_batch<kBatch>(); i < turns; i += kBatch * workers()) {
         const Part start = part(i);
         const Words<kAligned, kReceives, kCombines> words(p, start.word());
-        const i32 rest = words_of(p.length) - start.word(), lines = end - start.line;
+        const i32 lines = end - start.line;
         const u64* from = reinterpret_cast<const u64*>(p.in) + 16ll * start.line;
         u64* to = reinterpret_cast<u64*>(p.copy) + 16ll * start.line;
         Pair own[kBatch] = {}, message[kBatch] = {};
@@ -314,8 +376,8 @@ SLEY_INLINE bool carry_lines(const Piece& p, const Flags& flags, i32 first, i32 
             const Part next = later_part(start, k);
             const i32 word = next.word() - start.word();
             if (next.line - start.line >= lines) continue;
-            if (word < rest) own[k].first = words.own(word);
-            if (next.has_second() && word + 1 < rest) own[k].second = words.own(word + 1);
+            own[k].first = words.own(word);
+            if (next.has_second()) own[k].second = words.own(word + 1);
         }
         if constexpr (kReceives) {
             Patience patience{0, 0};
@@ -344,10 +406,10 @@ SLEY_INLINE bool carry_lines(const Piece& p, const Flags& flags, i32 first, i32 
             const Part next = later_part(start, k);
             const i32 word = next.word() - start.word(), line = next.line - start.line;
             Pair value{0, flags.out};
-            if (line < lines && word < rest) {
+            if (line < lines) {
                 value.first = words.result(word, own[k].first, message[k].first);
             }
-            if (line < lines && next.has_second() && word + 1 < rest) {
+            if (line < lines && next.has_second()) {
                 value.second = words.result(word + 1, own[k].second, message[k].second);
             }
             if constexpr (kSends) {
@@ -360,30 +422,27 @@ SLEY_INLINE bool carry_lines(const Piece& p, const Flags& flags, i32 first, i32 
     return true;
 }
 
-// The words of a piece that can be accessed as such: whole ones, at multiples of 8 bytes.
-template <bool kReceives, bool kCombines>
-SLEY_INLINE i32 aligned_words(const Piece& p) {
+template <int kAligned, bool kReceives, bool kCombines, bool kSends>
+SLEY_INLINE bool carry_aligned(const Piece& p, const Flags& flags) {
+    if constexpr (kProtocol == kLL) {
+        return carry_words<kAligned, kReceives, kCombines, kSends>(p, flags);
+    } else {
+        return carry_lines<kAligned, kReceives, kCombines, kSends>(p, flags);
+    }
+}
+
+template <bool kReceives, bool kCombines, bool kSends>
+SLEY_INLINE bool carry_flagged(const Piece& p, const Flags& flags) {
     u64 addresses = reinterpret_cast<u64>(p.out);
     if constexpr (!kReceives) addresses |= reinterpret_cast<u64>(p.in);
     if constexpr (kCombines) addresses |= reinterpret_cast<u64>(p.local);
-    return addresses % 8 == 0 ? p.length / kWordItems : 0;
-}
-
-template <bool kReceives, bool kCombines, bool kSends>
-SLEY_INLINE bool carry_ll(const Piece& p, const Flags& flags) {
-    const i32 words = words_of(p.length), aligned = aligned_words<kReceives, kCombines>(p);
-    return carry_words<true, kReceives, kCombines, kSends>(p, flags, 0, aligned) &&
-           carry_words<false, kReceives, kCombines, kSends>(p, flags, aligned, words);
-}
-
-template <bool kReceives, bool kCombines, bool kSends>
-SLEY_INLINE bool carry_ll128(const Piece& p, const Flags& flags) {
-    const i32 words = words_of(p.length), lines = (words + 14) / 15;
-    const i32 aligned = aligned_words<kReceives, kCombines>(p);
-    // The last line is with the others, unless its last word isn't whole.
-    const i32 whole = aligned == words ? lines : aligned / 15;
-    return carry_lines<true, kReceives, kCombines, kSends>(p, flags, 0, whole) &&
-           carry_lines<false, kReceives, kCombines, kSends>(p, flags, whole, lines);
+    if constexpr (kItem < 4) {
+        if (addresses % 4 != 0) return carry_aligned<kItem, kReceives, kCombines, kSends>(p, flags);
+    }
+    if constexpr (kItem < 8) {
+        if (addresses % 8 != 0) return carry_aligned<4, kReceives, kCombines, kSends>(p, flags);
+    }
+    return carry_aligned<8, kReceives, kCombines, kSends>(p, flags);
 }
 
 }  // namespace sley

@@ -50,6 +50,9 @@ constexpr int kWarp = 1;
 
 template <class T>
 SLEY_INLINE T product(T a, T b) { return a * b; }  // compiled without contraction
+SLEY_INLINE u64 high_product(u64 a, u64 b) {
+    return static_cast<u64>(static_cast<unsigned __int128>(a) * b >> 64);
+}
 
 // For the test that the thread sanitizer notices a lost release: its kernels can publish without.
 #ifdef SLEY_RELEASE_MAY_BREAK
@@ -153,6 +156,9 @@ SLEY_INLINE Vector load_vector(const char* at) {
     return v;
 }
 SLEY_INLINE void store_vector(char* at, Vector v) { std::memcpy(at, &v, sizeof v); }
+// A vector at any address: no bytes around it, which other blocks may write.
+SLEY_INLINE void load_around(Vector* first, Vector*, const char* at) { *first = load_vector(at); }
+SLEY_INLINE Vector joined(Vector first, Vector, const char*) { return first; }
 
 // What a switch does, on CPUs: `switched` is a table, the number of a team's memories and the
 // addresses of their slots.

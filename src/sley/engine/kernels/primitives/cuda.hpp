@@ -127,6 +127,27 @@ SLEY_INLINE void store_vector(char* at, Vector v) {
                  : "memory");
 }
 
+// The two aligned vectors around one at any address, and the one that they make.
+SLEY_INLINE void load_around(Vector* first, Vector* second, const char* at) {
+    const char* const aligned = at - reinterpret_cast<u64>(at) % 16;
+    *first = load_vector(aligned);
+    *second = load_vector(aligned + 16);
+}
+SLEY_INLINE Vector joined(Vector first, Vector second, const char* at) {
+    const u32 by = static_cast<u32>(reinterpret_cast<u64>(at)) % 16;
+    u32 word[8];
+    memcpy(word, &first, sizeof first);
+    memcpy(word + 4, &second, sizeof second);
+    SLEY_UNROLL
+    for (int i = 0; i < 6; ++i) word[i] = by & 8 ? word[i + 2] : word[i];
+    SLEY_UNROLL
+    for (int i = 0; i < 5; ++i) word[i] = by & 4 ? word[i + 1] : word[i];
+    Vector v;
+    SLEY_UNROLL
+    for (int i = 0; i < 4; ++i) v.word[i] = __funnelshift_r(word[i], word[i + 1], by % 4 * 8);
+    return v;
+}
+
 #if SLEY_GROUPS
 // 16 bytes of the memories of all GPUs of a team, behind one address: a switch stores to all of them,
 // or loads what SLEY_SWITCH_OP makes of them, SLEY_SWITCH_BYTES at once.
@@ -189,6 +210,9 @@ SLEY_INLINE bool load_of_line(const u64* line, int part, u64 flag, Pair* pair) {
     return part != 7 || pair->second == flag;
 }
 SLEY_INLINE void store_of_line(u64* line, int part, Pair p) { store_pair(line + 2 * part, p); }
+
+// The upper 64 bits of a product.
+SLEY_INLINE u64 high_product(u64 a, u64 b) { return __umul64hi(a, b); }
 
 // Products that no sum is fused with.
 SLEY_INLINE float product(float a, float b) { return __fmul_rn(a, b); }

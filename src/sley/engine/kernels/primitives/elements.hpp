@@ -114,19 +114,22 @@ SLEY_INLINE T combine_wide(T a, T b) {
 #endif
 }
 
-#if SLEY_REDUCTION >= 5
+// Unsigned integers by their size.
 template <int kBytes>
-struct BitsOf { using type = u64; };
+struct BitsOfSize { using type = u64; };
 template <>
-struct BitsOf<4> { using type = u32; };
+struct BitsOfSize<4> { using type = u32; };
 template <>
-struct BitsOf<2> { using type = u16; };
+struct BitsOfSize<2> { using type = u16; };
 template <>
-struct BitsOf<1> { using type = u8; };
+struct BitsOfSize<1> { using type = u8; };
+template <int kBytes>
+using BitsOf = typename BitsOfSize<kBytes>::type;
 
+#if SLEY_REDUCTION >= 5
 // The bitwise reductions combine the bits of elements of any type.
 SLEY_INLINE Element combine(Element a, Element b) {
-    typename BitsOf<kItem>::type x, y;
+    BitsOf<kItem> x, y;
     memcpy(&x, &a, kItem);
     memcpy(&y, &b, kItem);
 #if SLEY_REDUCTION == 5

@@ -212,16 +212,12 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
         } else if constexpr (kFlagged && (K::kReceives || K::kSends)) {
             const Flags flags{over_calls(in), over_calls(out), step.number(), tile,
                               static_cast<u32>(from.peer)};
-            if constexpr (kProtocol == kLL) {
-                is_fine = carry_ll<K::kReceives, K::kCombines, K::kSends>(p, flags);
-            } else {
-                is_fine = carry_ll128<K::kReceives, K::kCombines, K::kSends>(p, flags);
-            }
+            is_fine = carry_flagged<K::kReceives, K::kCombines, K::kSends>(p, flags);
         } else if (!K::kWrites || (kCopies && target == nullptr)) {
             p.out = leaving;
             if (leaving != nullptr) carry_elements<K::kCombines, false>(p);
         } else if constexpr (K::kSends) {
-            if (leaving != nullptr) {
+            if (kProtocol != kDirect || leaving != nullptr) {
                 carry_elements<K::kCombines, true>(p);
             } else {
                 carry_elements<K::kCombines, false>(p);

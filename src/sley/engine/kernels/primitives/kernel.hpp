@@ -219,7 +219,7 @@ SLEY_KERNEL(sley_divide) {
     for (i32 d = block_index(); d < c.division_count; d += blocks()) {
         const Division division = c.divisions[d];
         const Buffers buffers = own_of(call, division.rank).buffers;
-        const u32 within = (division.chunk.bits & 0x3FFFFFFFu) % static_cast<u32>(c.chunks);
+        const u32 within = within_block(division.chunk.bits & 0x3FFFFFFFu);
         char* first = address(buffers, division.chunk, 0, 0);
         divide_elements(first, length_of(within), division.divisor);
     }

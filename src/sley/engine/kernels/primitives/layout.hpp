@@ -156,8 +156,9 @@ struct Setup {
     i64 tile;    // elements of a tile
     i64 slot_bytes;
     i64 slots_bytes;  // of all slots of a connection, in any plan
+    u64 left_over;  // units of a block beyond `least` of each chunk, over `chunks`, times 2^64
+    u64 share;      // 1 over `chunks`, times 2^63; both rounded up
     i32 tiles;
-    i32 left_over;  // units of a block beyond `least` of each chunk; a chunk has one or none
     i32 chunks;     // of a block of the collective
     i32 slots;      // a power of two
     i32 steps;      // of the longest block: no connection has more messages a tile
@@ -224,6 +225,6 @@ struct Messages {
 static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 56, "layout");
 static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) == 48, "layout");
 static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
-static_assert(sizeof(Call) == 448 && sizeof(Messages) <= 4096 && kLaneTile % 128 == 0, "layout");
+static_assert(sizeof(Call) == 464 && sizeof(Messages) <= 4096 && kLaneTile % 128 == 0, "layout");
 
 }  // namespace sley::layout

@@ -114,26 +114,6 @@ SLEY_INLINE bool take_turn(const Messages& call, Served& at, Turn& turn) {
     return true;
 }
 
-struct Word {
-    u32 bits;
-};
-SLEY_INLINE void load(Word* word, const char* at) { *word = *reinterpret_cast<const Word*>(at); }
-SLEY_INLINE void store(char* at, Word word) { *reinterpret_cast<Word*>(at) = word; }
-
-// A receiver's address often differs from the sender's by a multiple of 4 only, as views of floats do:
-// then words move, not single bytes.
-SLEY_INLINE void carry_bytes(const Piece& p) {
-    const u64 in = reinterpret_cast<u64>(p.in), difference = in ^ reinterpret_cast<u64>(p.out);
-    if (difference % 16 == 0 || difference % 4 != 0) return carry_elements<false, false>(p);
-    const i32 until_aligned = static_cast<i32>((4 - in % 4) % 4);
-    const i32 head = until_aligned < p.length ? until_aligned : p.length;
-    const i32 words = (p.length - head) / 4, done = head + 4 * words;
-    const Taken made{p.divisor};
-    carry_units<Word, 8 / kShare, false, false>(p, head, words, made);
-    carry_units<Element, 1, false, false>(p, 0, head, made);
-    carry_units<Element, 1, false, false>(p, done, p.length - done, made);
-}
-
 // Waits for a lane that can go on. Not if all lanes are done, or the block gives up.
 SLEY_FUNCTION bool choose(const Messages& call, Turn& turn) {
     Patience patience{0, 0};
@@ -179,7 +159,7 @@ SLEY_KERNEL_OF(sley_messages, Messages) {
         if (thread() == 0) turn.goes = choose(call, turn);
         if (thread() < workers()) {
             any_worker(false);
-            if (turn.goes) carry_bytes(turn.piece);
+            if (turn.goes) carry_elements<false, false>(turn.piece);
         }
         barrier();
         if (!turn.goes) break;
