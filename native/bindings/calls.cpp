@@ -165,12 +165,12 @@ void define_ticket(nb::module_& m) {
 }  // namespace
 
 void keep_alive(Ticket& ticket, nb::object object) {
-    auto* kept = object.release().ptr();
-    ticket.on_done([kept] {
+    ticket.keep(std::shared_ptr<PyObject>(object.release().ptr(), [](PyObject* kept) {
+        if (is_python_ending()) return;
         const Locked locked;
-        const nb::error_scope error;
+        const nb::error_scope error;  // of a signal handler that has ended the call in this thread
         Py_DECREF(kept);
-    });
+    }));
 }
 
 void define_calls(nb::module_& m) {

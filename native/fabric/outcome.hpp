@@ -5,7 +5,9 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace sley {
@@ -69,10 +71,23 @@ public:
         then();
     }
 
+    // Keeps an object until the call has ended. It is gone before anybody can see the end, so who
+    // has seen it may use the object's memory for other things.
+    void keep(std::shared_ptr<void> object) {
+        const std::lock_guard lock(mutex_);
+        if (!done_) kept_.push_back(std::move(object));
+    }
+
     void end(Outcome outcome) {
         std::vector<std::function<void()>> then;
         {
-            const std::lock_guard lock(mutex_);
+            std::unique_lock lock(mutex_);
+            while (!kept_.empty()) {  // another thread may keep one more meanwhile
+                auto kept = std::exchange(kept_, {});
+                lock.unlock();
+                kept.clear();
+                lock.lock();
+            }
             outcome_ = std::move(outcome);
             done_ = true;
             then.swap(then_);
@@ -86,6 +101,7 @@ private:
     std::condition_variable ended_;
     bool done_ = false;
     Outcome outcome_;
+    std::vector<std::shared_ptr<void>> kept_;
     std::vector<std::function<void()>> then_;
 };
 

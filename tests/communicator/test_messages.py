@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import partial
 from typing import Any
 
@@ -280,3 +281,36 @@ def test_two_threads_may_wait_for_one_work() -> None:
     assert ticket.work.wait()
     assert ticket.waits == 2
     assert ticket.work.is_completed()
+
+
+class Slow:
+    """An object whose end takes until the test allows it."""
+
+    def __init__(self) -> None:
+        self.ends, self.may_end = threading.Event(), threading.Event()
+
+    def __del__(self) -> None:
+        self.ends.set()
+        self.may_end.wait()
+
+
+def test_what_a_call_keeps_is_gone_before_its_end_is_seen() -> None:
+    def receive(comm: Communicator) -> None:
+        if comm.rank == 1:
+            comm.recv(np.zeros(0, np.int8), 0, tag=1)
+            comm.send(np.ones(3, np.int8), 0)
+            return
+        kept = Slow()
+        ends, may_end = kept.ends, kept.may_end
+        work = comm.recv(np.zeros(3, np.int8), 1, async_op=True)
+        work._ticket.keep(kept)  # type: ignore[union-attr]
+        del kept
+        comm.send(np.zeros(0, np.int8), 1, tag=1)
+        ends.wait()
+        is_seen = work.is_completed()
+        may_end.set()
+        assert not is_seen
+        assert work.wait()
+
+    with Ranks(2) as group:
+        group.each(receive)

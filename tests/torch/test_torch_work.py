@@ -245,3 +245,19 @@ def test_a_call_may_end_while_the_interpreter_does(monkeypatch: pytest.MonkeyPat
     work.get_future()
     part.end()
     assert work.wait()
+
+
+def test_memory_is_free_before_the_end_is_seen() -> None:
+    """Another thread may see the end at once, and resize the memory."""
+    seen: list[bool] = []
+
+    class Memory:
+        def __del__(self) -> None:
+            seen.append(work.is_completed())
+
+    part = Part()
+    work = Pending([part], [], owners=Memory())
+    part.is_completed = lambda: False  # type: ignore[method-assign]
+    part.end()
+    assert seen == [False]
+    assert work.is_completed()

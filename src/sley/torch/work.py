@@ -215,8 +215,8 @@ class Pending(Outputs):
                 self._error = collective_error(error)
             except Exception as error:  # of PyTorch, where a result is copied to the tensors
                 self._error = error
+            self._owners = self._unpack = None  # before another thread can see the end
             self._has_ended = True
-            self._owners = self._unpack = None
             return self._ending
 
 

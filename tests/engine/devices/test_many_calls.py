@@ -225,6 +225,14 @@ def test_slots_share_the_cache_of_their_device(protocol: str, apart: float, toge
         assert on.loaded.wiring.slot_bytes == 1024 * expected
 
 
+@pytest.mark.parametrize(("protocol", "expected"), [("Simple", 16), ("Direct", 64)])
+def test_slots_that_hold_no_message_need_not_share_a_cache(protocol: str, expected: int) -> None:
+    """With Direct, an AllGather by all pairs leaves all messages in their senders' buffers."""
+    program = build("all-pairs-allgather", ranks=4, in_place=True)
+    plan = sley.compile(program, protocol=protocol, instances=32)
+    assert Executor(plan, [threads()] * 4).loaded.wiring.slot_bytes == expected << 10
+
+
 @pytest.mark.parametrize("protocol", sley.Protocol)
 @pytest.mark.parametrize("is_misplaced", [False, True])
 def test_slots_are_as_large_as_the_messages_of_the_largest_call(

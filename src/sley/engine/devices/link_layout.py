@@ -103,7 +103,15 @@ def layout_of(
         for kind, dst in receivers.items()
     }
     loaded = tuple(
-        _load(k, *settings.slots_of(k.plan, most[kind_of_slots(k.plan)], largest))
+        _load(
+            k,
+            *settings.slots_of(
+                k.plan,
+                most[kind_of_slots(k.plan)],
+                largest,
+                is_pulled=bool(k.operands.stays[k.plan.sends].all()),
+            ),
+        )
         for k, largest in zip(kernels, largest_bytes, strict=True)
     )
     slots_bytes = {

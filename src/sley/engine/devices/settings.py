@@ -7,15 +7,12 @@ from enum import Enum
 
 import numpy as np
 
-from sley.engine.kernels import Engine
+from sley.engine.kernels import THREADS, Engine
 from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors.runtime import R514
 from sley.ir.cut import longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Protocol, member
-
-THREADS = 512
-"""Default threads of a block on a GPU."""
 
 LATE_TIMEOUT_S = 600.0
 """Default time-out where ranks are in several processes."""
@@ -28,6 +25,10 @@ _LEAST_SLOT_BYTES = 16 << 10
 _LEAST_OF_LINES = 64 << 10
 """LL128's least: the threads of a block move some 30 KB of it at once, so that less would be spent
 on the fixed cost of a message."""
+_LEAST_OF_PULLED = 64 << 10
+"""Least of plans whose messages all stay in their senders' buffers, if these can be read: nothing
+is in the slots, so that they need not fit into a cache, but they bound the tiles. With 16 KiB, each
+of the 480 threads that move data would have 34 bytes in flight instead of 128."""
 _MOST_BY_DEFAULT = {Protocol.LL: 64 << 10, Protocol.LL128: (128 << 10) - 256}
 _MOST_OF_OTHERS = 512 << 10
 """The most, as a step of NCCL's buffers (4 MiB in eight steps, of LL 64 KiB each). On an H100 the
@@ -71,7 +72,8 @@ class Settings:
     slots: messages that a connection holds, rounded up to a power of two; by default the plan's, or
         twice as many where that makes slices (`slices_of`).
     slot_bytes: size of a slot, rounded down to a multiple of 128, at most 1 GiB; by default an
-        equal share of 24 MiB on each device, from 16 to 512 KiB (LL: 16 to 64, LL128: 64 to 128).
+        equal share of 24 MiB on each device, from 16 to 512 KiB (LL: 16 to 64, LL128: 64 to 128,
+        Direct: from 64 if no message is in a slot).
     threads: per block, on a GPU: a multiple of 32 (a warp), up to 1,024. The last warp publishes,
         the others move data; a single one does both.
     timeout_s: how long an instruction may wait before the call fails; by default 30 s, and with
@@ -112,13 +114,18 @@ class Settings:
         return TIMEOUT_S if is_one_process else LATE_TIMEOUT_S
 
     def slots_of(
-        self, plan: Plan, received: int, largest_bytes: int | None = None
+        self,
+        plan: Plan,
+        received: int,
+        largest_bytes: int | None = None,
+        *,
+        is_pulled: bool = False,
     ) -> tuple[int, int]:
         """The number of slots of each connection of a plan, and the bytes from one to the next.
 
         received: the most connections on which the ranks of one device receive. largest_bytes: the
         size of its largest call; its messages, then, each fit into one slot, or into the default.
-        Errors: R514.
+        is_pulled: whether all messages are read in their senders' buffers. Errors: R514.
         """
         slots = whole(max(self._slots(plan), 1), "slots", 1, _MOST_SLOTS)
         if slots >= plan.slots:  # fewer are refused, by their number
@@ -126,6 +133,8 @@ class Settings:
         slot_bytes = self.slot_bytes
         if slot_bytes is None:
             slot_bytes = _room(received * slots, plan.protocol)
+            if is_pulled:
+                slot_bytes = max(slot_bytes, _LEAST_OF_PULLED)
             if largest_bytes is not None:
                 slot_bytes = min(slot_bytes, _longest_message(plan, largest_bytes))
         return slots, _align(slot_bytes)
