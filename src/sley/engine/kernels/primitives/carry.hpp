@@ -122,6 +122,9 @@ SLEY_INLINE Piece from_edge(const Piece& p, i32 number, i32 head, i32 vectors) {
 template <bool kCombines, bool kCopies, class Made>
 SLEY_INLINE void carry_results(const Piece& p, bool straddles, Made made) {
     constexpr int kBatch = (kCombines ? 4 : 8) / kShare;
+    // Conversions of 8-bit types, divisions and factors leave fewer registers for what waits.
+    constexpr bool kIsScarce = kIsFloat8 || kAverages || kScales;
+    constexpr int kApart = kIsScarce && kCombines ? 1 : kBatch / 2;
     const i32 until_aligned = static_cast<i32>(-reinterpret_cast<u64>(p.out) % 16) / kItem;
     const i32 head = until_aligned < p.length ? until_aligned : p.length;
     i32 vectors = (p.length - head) / kUnit;
@@ -130,13 +133,15 @@ SLEY_INLINE void carry_results(const Piece& p, bool straddles, Made made) {
     const i32 edges = p.length - vectors * kUnit;
     i32 edge = workers() - 1 - thread();
     Batch<Element, 1, false, kCombines, kCopies> held;
-    held.take(from_edge<kCombines, kCopies>(p, edge, head, vectors), edges - edge);
+    const Piece first = from_edge<kCombines, kCopies>(p, edge, head, vectors);
+    held.take(first, edges - edge);
+    if constexpr (kIsScarce) held.put(first, edges - edge, made);
     if (!straddles) {
         carry_units<Vector, kBatch, kCombines, kCopies>(p, head * kItem, vectors, made);
     } else if constexpr (!kCopies) {
-        carry_units<Straddling, kBatch / 2, kCombines, false>(p, head * kItem, vectors, made);
+        carry_units<Straddling, kApart, kCombines, false>(p, head * kItem, vectors, made);
     }
-    held.put(from_edge<kCombines, kCopies>(p, edge, head, vectors), edges - edge, made);
+    if constexpr (!kIsScarce) held.put(first, edges - edge, made);
     SLEY_ROLLED
     while ((edge += workers()) < edges) {
         const Piece next = from_edge<kCombines, kCopies>(p, edge, head, vectors);
