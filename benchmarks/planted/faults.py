@@ -935,8 +935,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a batch of vectors ends behind its piece",
         "engine/devices engine/kernels",
-        "for (; rest > (kBatch - 1) * workers(); rest",
-        "for (; rest >= (kBatch - 1) * workers(); rest",
+        "for (; rest > (kBatch - 1) * kWarp; rest",
+        "for (; rest >= (kBatch - 1) * kWarp; rest",
     ),
     _fault(
         "kernel: a reduction overwrites the operand that was loaded before the message came",

@@ -78,7 +78,7 @@ def test_the_head_says_what_it_is(tmp_path: Path) -> None:
     assert "nvcc -std=c++17 -cubin -arch=sm_90" in head
     assert "sley::Call" in head
     assert "sley.engine.devices.Executor" in head
-    assert "#define SLEY_THREADS 256" in path.read_text()
+    assert "#define SLEY_THREADS 512" in path.read_text()
 
 
 def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from importlib.metadata import version
 import numpy as np
 
 from sley.engine import native
-from sley.engine.devices.settings import THREADS, Settings
-from sley.engine.kernels import KERNELS, Engine, Kernels, Platform, Variant
+from sley.engine.devices.settings import Settings
+from sley.engine.kernels import KERNELS, THREADS, Engine, Kernels, Platform, Variant
 from sley.engine.kernels.text import one_line
 from sley.engine.types import data_type, reduction
 from sley.errors.devices import K521

@@ -38,10 +38,10 @@ kernel of messages, which has no plan.
 Behind "|" is what NVRTC {version} makes of them; what is before it holds for every version, except
 the numbers of "number x bytes". Instructions are counted once, however often they run. acquires:
 loads of counters that order what follows. in flight: the most bytes of data that a thread loads
-before it stores any. named: barriers of some threads, "barrier:threads". strong: loads, without
-acquires, and stores of what others write or read at the same time: counters, flags and reports.
-Polls must be strong. Stores of 16 bytes through a switch are strong, too. switched: loads through
-it. loads, stores: all others.
+before it stores any. named: barriers of some threads, "barrier:threads" (R: a register). strong:
+loads, without acquires, and stores of what others write or read at the same time: counters, flags
+and reports. Polls must be strong. Stores of 16 bytes through a switch are strong, too. switched:
+loads through it. loads, stores: all others.
 
 """
 TITLE = "{:6} {:8} {:11} {:21} "
@@ -171,7 +171,7 @@ FAULTS = {  # of a case: a text, what replaces it, and the column of the primiti
             "publish_step",
             "strong stores",
         ),
-        ('"n"(workers()) : "memory"', '"n"(SLEY_THREADS) : "memory"', "send", "named"),
+        ('"r"(workers()) : "memory"', '"n"(SLEY_THREADS) : "memory"', "send", "named"),
         ("st.release.sys.", "st.relaxed.sys.", "give_up", "fences"),
     ),
     SWITCHED: (

@@ -105,6 +105,26 @@ def test_a_block_that_reduces_nothing_has_its_share_of_the_rate() -> None:
     assert spans(found) == {(0, 0): (10, 26), (1, 0): (28, 36)}
 
 
+def test_a_receiver_reads_a_message_of_direct_in_its_sender() -> None:
+    """The result of a recv_reduce_send is in no buffer: its message is in a slot."""
+    hand = Hand()
+    hand.add(0, 0, Op.SEND, (IN, 0), to=1)
+    hand.add(1, 0, Op.RECV_REDUCE_SEND, (IN, 0), to=2, of=0)
+    hand.add(2, 0, Op.RECV_REDUCE_COPY, (IN, 0), (OUT, 0), of=1)
+    plan = hand.plan(sley.AllReduce(3))
+    found = simulated(plan, 1, star(3, ROUND), Protocol.DIRECT)
+    # Announced after a fence, at once; read 14-22; the other one after a fence, too, at 26.
+    assert spans(found) == {(0, 0): (10, 14), (1, 0): (14, 26), (2, 0): (26, 34)}
+    assert found.links.moved_bytes.sum() == 2 * 2 * CHUNK
+    slow = simulated(plan, 1, star(3, ROUND, 5, 1e3, 1e3), Protocol.DIRECT)
+    assert spans(slow)[1, 0] == (14, 34), "the reader's move crosses the links"
+    # The message in the memory of 0, the operand in that of 1, the slot in that of 2.
+    tight = replace(ROUND, memory_GBps=5, local_block_GBps=1e3, nvlink_block_GBps=1e3)
+    assert spans(simulated(plan, 1, star(3, tight), Protocol.DIRECT))[1, 0] == (14, 34)
+    shared = replace(star(3, tight), shared_memory=True)
+    assert spans(simulated(plan, 1, shared, Protocol.DIRECT))[1, 0] == (14, 66)
+
+
 def test_the_sender_spends_its_share_of_the_latency() -> None:
     model = replace(ROUND, slices=each(2), fence_share=each(0.25))
     found = simulated(message(), 1, star(2, model), Protocol.SIMPLE)

@@ -65,8 +65,8 @@ class Code:
 
     fences: of the memory of all GPUs. acquires: loads of counters that order what follows.
     barriers: of a block's threads. named: those of them that say which barrier it is and how many
-    threads it waits for, as "number:threads". in_flight: the most bytes of data that a thread loads
-    before it stores any.
+    threads it waits for, as "number:threads"; R for a number in a register. in_flight: the most
+    bytes of data that a thread loads before it stores any.
     loads, stores: by bytes, weak ones. strong_loads, strong_stores: those that all GPUs see, of
     counters and of data with flags, without acquires. A weak load may get old bytes for ever.
     switched: strong loads through a switch, by bytes.
@@ -141,7 +141,8 @@ def _code(lines: Sequence[str]) -> Code:
 def _named(operands: str) -> list[str]:
     """The barrier of its operands as "number:threads"; none if it is of all threads."""
     numbers = [o for o in operands.replace(" ", "").split(",") if not _PREDICATE.fullmatch(o)]
-    return [":".join(str(int(o, 16)) for o in numbers)] if len(numbers) > 1 else []
+    words = ["R" if o[0] == "R" else str(int(o, 16)) for o in numbers]
+    return [":".join(words)] if len(words) > 1 else []
 
 
 def _width(name: str) -> int:

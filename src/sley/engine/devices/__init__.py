@@ -22,9 +22,9 @@ from sley.engine.devices.executor import Executor
 from sley.engine.devices.links import LinkSet
 from sley.engine.devices.measure import compare, run
 from sley.engine.devices.names import open_devices
-from sley.engine.devices.settings import THREADS, Launching, Settings
+from sley.engine.devices.settings import Launching, Settings
 from sley.engine.devices.threads import ThreadsDevice
-from sley.engine.kernels import Engine
+from sley.engine.kernels import THREADS, Engine
 
 __all__ = [
     "THREADS",

@@ -7,15 +7,12 @@ from enum import Enum
 
 import numpy as np
 
-from sley.engine.kernels import Engine
+from sley.engine.kernels import THREADS, Engine
 from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors.runtime import R514
 from sley.ir.cut import longest_chunk
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Protocol, member
-
-THREADS = 512
-"""Default threads of a block on a GPU."""
 
 LATE_TIMEOUT_S = 600.0
 """Default time-out where ranks are in several processes."""

@@ -10,6 +10,7 @@ where AVG divides. `kinds` groups blocks that run the same code, `text` writes t
 
 from sley.engine.kernels.source import (
     KERNELS,
+    THREADS,
     Engine,
     Kernels,
     Platform,
@@ -20,6 +21,7 @@ from sley.engine.kernels.source import (
 
 __all__ = [
     "KERNELS",
+    "THREADS",
     "Engine",
     "Kernels",
     "Platform",

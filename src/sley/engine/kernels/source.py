@@ -28,6 +28,9 @@ from sley.ir.words import Protocol, ReduceOp
 KERNELS = ("sley_run", "sley_divide")
 """The kernels in every text: the plan's, and what AVG divides at the end."""
 
+THREADS = 512
+"""The least threads of a block for which texts are compiled: each may have 128 registers."""
+
 _SHARED_STEPS = 512
 """The most instructions, and the most conditions, of a block that the interpreter copies into
 shared memory."""
@@ -72,7 +75,8 @@ class Engine(Enum):
 class Variant:
     """The parameters of a text besides its plan.
 
-    dtype: the number of the element type in `sley.engine.DATA_TYPES`. threads: per block.
+    dtype: the number of the element type in `sley.engine.DATA_TYPES`. threads: of a block, at most;
+    with fewer than 512 the text is that for 512: a launch says how many there are.
     one_gpu: whether all ranks are on one GPU, so that memory need only be ordered within it.
     scales: whether calls multiply inputs by a factor; for INTERPRETED.
     """
@@ -80,7 +84,7 @@ class Variant:
     platform: Platform
     dtype: int
     reduce_op: ReduceOp
-    threads: int = 512
+    threads: int = THREADS
     one_gpu: bool = False
     scales: bool = False
 
@@ -220,8 +224,11 @@ def primitives(platform: Platform, groups: bool = False) -> str:
     return "\n".join(_header(name) for name in names)
 
 
-def messages_source(platform: Platform, threads: int = 512) -> str:
-    """The text of the kernel of sends and receives, which have no plan. threads: per block."""
+def messages_source(platform: Platform, threads: int = THREADS) -> str:
+    """The text of the kernel of sends and receives, which have no plan.
+
+    threads: as for `Variant`.
+    """
     byte = Variant(platform, DATA_TYPES["int8"].number, ReduceOp.SUM, threads)
     sizes = {"SLEY_PROTOCOL": list(Protocol).index(Protocol.SIMPLE), "SLEY_MISPLACED": 0}
     head = _head(byte, {**sizes, "SLEY_PEERS": 1, "SLEY_WAITS": 1}, groups=False)
@@ -235,7 +242,7 @@ def _head(variant: Variant, sizes: dict[str, object], *, groups: bool) -> list[s
         "SLEY_TYPE": variant.dtype,
         "SLEY_REDUCTION": int(variant.reduce_op),
         "SLEY_SCALES": int(variant.scales),
-        "SLEY_THREADS": variant.threads,
+        "SLEY_THREADS": max(variant.threads, THREADS),
         "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
         **sizes,
         "SLEY_GROUPS": int(groups),

@@ -15,9 +15,11 @@ from sley.ir.tables import NONE, BoolArray, IntArray
 from sley.ir.topology import Topology
 from sley.ir.words import RECEIVES, REDUCES, SENDS, Op, Protocol
 from sley.model.simulation.routes import ConnectionRoutes
+from sley.verification.direct import pulls
 
 # Messages that an operation reads or writes in the memory of its own GPU, and in that of the peer
-# that it sends to. A send over the network writes into a FIFO of its own GPU instead.
+# that it sends to. A send over the network writes into a FIFO of its own GPU instead; one of Direct
+# whose message is pulled writes none, and its receiver reads it in the peer's memory.
 _LOCAL = np.zeros(len(Op))
 _SENT = np.zeros(len(Op))
 for _op, _traffic in {
@@ -76,7 +78,7 @@ class Moves:
         """speed: the fraction of a block's rate that remains, 1 for generated code."""
         t, c, ranks = plan.instructions, routes.connections, topology.ranks
         pairs = c.src.astype(np.int64) * ranks + c.dst
-        pooled = _Pooled.of(plan)
+        pooled, pulled = _Pooled.of(plan), _Pulled.of(plan, routes)
         peers = plan.collective.ranks + len(plan.groups.offset)
         grouped = RECEIVES[t.op] & (t.recv_peer >= plan.collective.ranks)
         key = np.where(SENDS[t.op], t.send_peer, NONE).astype(np.int64) + 1
@@ -85,6 +87,8 @@ class Moves:
             (t.op, len(Op)),
             (plan.rank, ranks),
             (pooled.sent, 2),
+            (pulled.sent, 2),
+            (pulled.taken_from + 1, peers),
         ):
             key = key * number + values
         # Instructions with equal keys cross the same resources at the same rate, and the loop below
@@ -92,7 +96,7 @@ class Moves:
         _, first, kind = np.unique(key, return_index=True, return_inverse=True)
         memory = len(topology.links) + memory_of(topology)
         classes = [
-            _block_class(plan, i, topology.model, routes, memory, speed, pooled)
+            _block_class(plan, i, topology.model, routes, memory, speed, pooled, pulled)
             for i in first.tolist()
         ]
         wire = np.full(len(c), NONE, np.int32)
@@ -108,7 +112,8 @@ class Moves:
         proxy = int(memory.max()) + 1
         busy = [{proxy + rank: share} if share else {} for rank in senders.tolist()]
         classes += [MoveClass(1e-3, 0.0, uses) for uses in busy]
-        moved = np.where(pooled.idle(plan), NONE, kind).astype(np.int32)
+        idle = pooled.idle(plan) | (pulled.sent & (t.op == Op.SEND))
+        moved = np.where(idle, NONE, kind).astype(np.int32)
         return cls(moved, wire, post, classes)
 
 
@@ -143,6 +148,32 @@ class _Pooled:
         return np.asarray(found & (plan.protocol is Protocol.DIRECT))
 
 
+@dataclass(frozen=True)
+class _Pulled:
+    """The ends of messages of Direct that the receiver reads in the sender's buffer. Those over the
+    network, and those of plans with groups, count as sent through slots.
+
+    sent: bool (instructions,). taken_from: int32 (instructions,), the rank in whose buffer each
+        reads its message; NONE for others.
+    """
+
+    sent: BoolArray
+    taken_from: IntArray
+
+    @classmethod
+    def of(cls, plan: Plan, routes: ConnectionRoutes) -> _Pulled:
+        rows = len(plan.instructions)
+        sent, taken_from = np.zeros(rows, bool), np.full(rows, NONE, np.int32)
+        if plan.protocol is Protocol.DIRECT and not len(plan.grouped):
+            messages = Messages.of(plan)
+            near = ~routes.remote[messages.connection]
+            read = near & pulls(plan).pulled[messages.send]
+            sent[messages.send[read]] = True
+            taken_from[messages.receive[read]] = plan.rank[messages.send[read]]
+        return cls(sent, taken_from)
+
+
+# More than eight parameters: all of a plan on a topology that its moves depend on.
 def _block_class(
     plan: Plan,
     instruction: int,
@@ -151,6 +182,7 @@ def _block_class(
     memory: IntArray,
     speed: float,
     pooled: _Pooled,
+    pulled: _Pulled,
 ) -> MoveClass:
     """The moves of a block for an instruction. memory: the resource of each rank's memory."""
     t, ranks, rank = plan.instructions, plan.collective.ranks, int(plan.rank[instruction])
@@ -167,7 +199,14 @@ def _block_class(
         for resource, times in [*((int(memory[m]), 1.0) for m in members), *links.items()]:
             uses[resource] += times
         caps.append(model.block_GBps(LinkKind.NVLINK))
-    if SENDS[op] and t.send_peer[instruction] < ranks:
+    if (source := int(pulled.taken_from[instruction])) != NONE:
+        c = int(routes.connections.uses.receive[instruction])
+        caps.append(model.block_GBps(LinkKind(routes.kind[c])))
+        local -= 1
+        uses[int(memory[source])] += 1
+        for link in routes.path[c].tolist():
+            uses[link] += 1
+    if SENDS[op] and t.send_peer[instruction] < ranks and not pulled.sent[instruction]:
         c = int(routes.connections.uses.send[instruction])
         other = own
         if pooled.sent[instruction]:

@@ -98,7 +98,7 @@ def test_prebuilt_kernels_need_no_compiler(fake: FakeDriver) -> None:
         assert sums(Executor(ring(), devices, Settings(engine)), devices)
     # What the package lacks is compiled, and needs a compiler.
     data = arrays(devices, [np.zeros(8)] * RANKS)
-    for changed in (Settings(Engine.GENERATED), Settings(Engine.INTERPRETED, threads=256)):
+    for changed in (Settings(Engine.GENERATED), Settings(Engine.INTERPRETED, threads=1024)):
         refused("K501", Executor(ring(), devices, changed), data)
 
 

@@ -21,6 +21,14 @@ struct Piece {
 // half of that, and has half of the registers for it.
 constexpr int kShare = SLEY_THREADS > 512 ? 2 : 1;
 
+// The first unit of a thread in a batch of `kBatch` units a thread, of which it has every `kWarp`th
+// one from there on: warps have their parts of the batch one after another. So the distances of a
+// thread's units are constants, however many threads the block has.
+template <int kBatch>
+SLEY_INLINE i32 first_of_batch() {
+    return thread() / kWarp * (kBatch * kWarp) + thread() % kWarp;
+}
+
 // An operand, multiplied by the call's factor if it is an input that is read first.
 constexpr i32 kIn = 1, kLocal = 2;
 template <class Unit>
@@ -49,20 +57,19 @@ SLEY_INLINE Piece from_byte(const Piece& p, i64 by) {
 template <class Unit, int kBatch, bool kWhole, bool kCombines, bool kCopies, class Made>
 SLEY_INLINE void carry_batch(const Piece& p, i32 rest, Made made) {
     constexpr i64 kSize = static_cast<i64>(sizeof(Unit));
-    const i32 step = workers();
     Unit in[kBatch] = {}, local[kBatch] = {};
     SLEY_UNROLL
     for (int k = 0; k < kBatch; ++k) {
-        if (!kWhole && k * step >= rest) continue;
-        load(&in[k], p.in + k * step * kSize);
-        if constexpr (kCombines) load(&local[k], p.local + k * step * kSize);
+        if (!kWhole && k * kWarp >= rest) continue;
+        load(&in[k], p.in + k * kWarp * kSize);
+        if constexpr (kCombines) load(&local[k], p.local + k * kWarp * kSize);
     }
     SLEY_UNROLL
     for (int k = 0; k < kBatch; ++k) {
-        if (!kWhole && k * step >= rest) continue;
+        if (!kWhole && k * kWarp >= rest) continue;
         const Unit result = made(local[k], in[k]);
-        store(p.out + k * step * kSize, result);
-        if constexpr (kCopies) store(p.copy + k * step * kSize, result);
+        store(p.out + k * kWarp * kSize, result);
+        if constexpr (kCopies) store(p.copy + k * kWarp * kSize, result);
     }
 }
 
@@ -70,12 +77,13 @@ SLEY_INLINE void carry_batch(const Piece& p, i32 rest, Made made) {
 template <class Unit, int kBatch, bool kCombines, bool kCopies, class Made>
 SLEY_INLINE void carry_units(const Piece& piece, i64 first_byte, i32 units, Made made) {
     constexpr i64 kSize = static_cast<i64>(sizeof(Unit));
-    i32 rest = units - thread();
-    Piece p = from_byte<kCombines, kCopies>(piece, first_byte + thread() * kSize);
+    const i32 first = first_of_batch<kBatch>(), step = kBatch * workers();
+    i32 rest = units - first;
+    Piece p = from_byte<kCombines, kCopies>(piece, first_byte + first * kSize);
     SLEY_ROLLED
-    for (; rest > (kBatch - 1) * workers(); rest -= kBatch * workers()) {
+    for (; rest > (kBatch - 1) * kWarp; rest -= step) {
         carry_batch<Unit, kBatch, true, kCombines, kCopies>(p, rest, made);
-        p = from_byte<kCombines, kCopies>(p, kBatch * workers() * kSize);
+        p = from_byte<kCombines, kCopies>(p, step * kSize);
     }
     if (rest > 0) carry_batch<Unit, kBatch, false, kCombines, kCopies>(p, rest, made);
 }
@@ -234,15 +242,15 @@ struct Words {
 template <bool kAligned, bool kReceives, bool kCombines, bool kSends>
 SLEY_INLINE bool carry_words(const Piece& p, const Flags& flags, i32 first, i32 end) {
     constexpr int kBatch = kAligned ? 4 / kShare : 1;
-    const i32 step = workers();
+    const i32 step = kBatch * workers();
     SLEY_ROLLED
-    for (i32 w = first + thread(); w < end; w += kBatch * step) {
+    for (i32 w = first + first_of_batch<kBatch>(); w < end; w += step) {
         const Words<kAligned, kReceives, kCombines> words(p, w);
         const i32 rest = end - w;
         u64 own[kBatch] = {}, message[kBatch] = {};
         SLEY_UNROLL
         for (int k = 0; k < kBatch; ++k) {
-            if (k * step < rest) own[k] = words.own(k * step);
+            if (k * kWarp < rest) own[k] = words.own(k * kWarp);
         }
         if constexpr (kReceives) {
             const u64* slot = reinterpret_cast<const u64*>(p.in) + 2ll * w;
@@ -251,8 +259,8 @@ SLEY_INLINE bool carry_words(const Piece& p, const Flags& flags, i32 first, i32 
                 bool is_there = true;
                 SLEY_UNROLL
                 for (int k = 0; k < kBatch; ++k) {
-                    if (k * step >= rest) continue;
-                    is_there &= take_ll(slot, k * step, flags.in, &message[k]);
+                    if (k * kWarp >= rest) continue;
+                    is_there &= take_ll(slot, k * kWarp, flags.in, &message[k]);
                 }
                 if (is_there) break;
                 const u64 verdict = patience.verdict();
@@ -263,10 +271,10 @@ SLEY_INLINE bool carry_words(const Piece& p, const Flags& flags, i32 first, i32 
         }
         SLEY_UNROLL
         for (int k = 0; k < kBatch; ++k) {
-            if (k * step >= rest) continue;
-            const u64 value = words.result(k * step, own[k], message[k]);
+            if (k * kWarp >= rest) continue;
+            const u64 value = words.result(k * kWarp, own[k], message[k]);
             if constexpr (kSends) {
-                put_ll(reinterpret_cast<u64*>(p.copy) + 2ll * w, k * step, flags.out, value);
+                put_ll(reinterpret_cast<u64*>(p.copy) + 2ll * w, k * kWarp, flags.out, value);
             }
         }
     }
@@ -283,8 +291,8 @@ SLEY_INLINE Part part(i32 number) { return {number / 8, number % 8}; }
 
 // The thread's k-th part after part `first`: that of the same number if a warp has whole lines.
 SLEY_INLINE Part later_part(Part first, int k) {
-    if constexpr (kWarp % 8 == 0) return {first.line + k * (workers() / 8), first.number};
-    else return part(first.line * 8 + first.number + k * workers());
+    if constexpr (kWarp % 8 == 0) return {first.line + k * (kWarp / 8), first.number};
+    else return part(first.line * 8 + first.number + k * kWarp);
 }
 
 // Lines `first` to `end` of a piece of LL128. All threads of a warp run the same number of turns, so
@@ -294,7 +302,7 @@ SLEY_INLINE bool carry_lines(const Piece& p, const Flags& flags, i32 first, i32 
     constexpr int kBatch = kAligned ? (kCombines ? 3 : 4) / kShare : 1;  // four would spill
     const i32 turns = 8 * first + (8 * (end - first) + kWarp - 1) / kWarp * kWarp;
     SLEY_ROLLED
-    for (i32 i = 8 * first + thread(); i < turns; i += kBatch * workers()) {
+    for (i32 i = 8 * first + first_of_batch<kBatch>(); i < turns; i += kBatch * workers()) {
         const Part start = part(i);
         const Words<kAligned, kReceives, kCombines> words(p, start.word());
         const i32 rest = words_of(p.length) - start.word(), lines = end - start.line;

@@ -38,10 +38,13 @@ using u64 = unsigned long long;
 constexpr int kWarp = 32;
 
 SLEY_INLINE int thread() { return static_cast<int>(threadIdx.x); }
-SLEY_INLINE int threads() { return static_cast<int>(blockDim.x); }
-SLEY_INLINE constexpr int workers() {
-    return SLEY_THREADS > kWarp ? SLEY_THREADS - kWarp : SLEY_THREADS;
+// Read where it is needed: a register for it would be missed while data move.
+SLEY_INLINE int threads() {
+    int number;
+    asm volatile("mov.u32 %0, %%ntid.x;" : "=r"(number));
+    return number;
 }
+SLEY_INLINE int workers() { return max(threads() - kWarp, kWarp); }
 SLEY_INLINE int block_index() { return static_cast<int>(blockIdx.x); }
 SLEY_INLINE int blocks() { return static_cast<int>(gridDim.x); }
 SLEY_INLINE void barrier() { __syncthreads(); }
@@ -55,7 +58,7 @@ SLEY_INLINE bool any_worker(bool flag) {
         "setp.ne.s32 p, %1, 0;\n"
         "barrier.cta.red.or.pred.aligned q, 1, %2, p;\n"
         "selp.s32 %0, 1, 0, q; }"
-        : "=r"(result) : "r"(static_cast<int>(flag)), "n"(workers()) : "memory");
+        : "=r"(result) : "r"(static_cast<int>(flag)), "r"(workers()) : "memory");
     return result != 0;
 }
 SLEY_INLINE void sync_warp() { __syncwarp(); }

@@ -81,10 +81,10 @@ SLEY_INLINE bool borrow(i32 number, i32 step, i32 tile) {
 template <class K, class F, class T>
 SLEY_INLINE bool await(Step step, const F& from, const T& to, u32 in, u32 out, Slices slices,
                        i32 tile) {
-    const int waits = step.wait_count();
+    const int first = first_condition(), waits = step.wait_count();
     bool is_fine = true;
     for (int w = 0; w < waits; ++w) {
-        if (thread() != waiter(w)) continue;
+        if (!waits_for(w, first)) continue;
         const Wait& wait = state.waits[w];
         const u64 needed = over_calls(number_in_call(wait.needed, slices, tile));
         is_fine &= reach(wait.counter, needed, step.number(), tile, wait.reason, wait.target,
@@ -93,7 +93,7 @@ SLEY_INLINE bool await(Step step, const F& from, const T& to, u32 in, u32 out, S
     if constexpr (K::kAwaitsMessage) {
         SLEY_ROLLED
         for (i32 m = 0; m < from.members; ++m) {
-            if (thread() != waiter(waits + m)) continue;
+            if (!waits_for(waits + m, first)) continue;
             End& end = state.receivers[from.peer + m];
             const bool is_first = end.seen == 0;
             is_fine &= reached(end, &end.published->value, over_calls(in), step.number(), tile,
@@ -113,7 +113,7 @@ SLEY_INLINE bool await(Step step, const F& from, const T& to, u32 in, u32 out, S
         const u32 slots = static_cast<u32>(state.setup.slots);
         SLEY_ROLLED
         for (i32 m = 0; m < to.members && !to.stays; ++m) {
-            if (thread() != waiter(waits + from.members + m)) continue;
+            if (!waits_for(waits + from.members + m, first)) continue;
             End& end = state.senders[to.peer + m];
             const u64 needed = out > slots ? over_calls(out - slots) : end.first;
             is_fine &= reached(end, &end.consumed->value, needed, step.number(), tile, kSlot,

@@ -69,13 +69,12 @@ SLEY_INLINE void carry_slots(K, const Piece& p, const Group& from, const Group& 
     const char* own = K::kReceives ? p.local : p.in;
     const i64 in_at = K::kReceives ? p.in - sources->slots : 0;
     const i64 out_at = K::kSends ? p.copy - targets->slots : 0;
-    const i32 step = workers();
     SLEY_ROLLED
-    for (i32 v = first + thread(); v < end; v += kBatch * step) {
+    for (i32 v = first + first_of_batch<kBatch>(); v < end; v += kBatch * workers()) {
         Vector local[kBatch] = {}, in[kBatch] = {};
         SLEY_UNROLL
         for (int k = 0; k < kBatch; ++k) {
-            const i32 at = v + k * step;
+            const i32 at = v + k * kWarp;
             if (at >= end) continue;
             if constexpr (K::kReads) {
                 local[k] = scaled(load_items<kWhole>(own + 16ll * at, p.length - at * kUnit),
@@ -87,7 +86,7 @@ SLEY_INLINE void carry_slots(K, const Piece& p, const Group& from, const Group& 
         }
         SLEY_UNROLL
         for (int k = 0; k < kBatch; ++k) {
-            const i32 at = v + k * step;
+            const i32 at = v + k * kWarp;
             if (at >= end) continue;
             Vector result = K::kReceives ? in[k] : local[k];
             if constexpr (K::kCombines) {

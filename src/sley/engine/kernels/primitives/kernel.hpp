@@ -100,9 +100,10 @@ SLEY_INLINE u64 last_of_call(const Peer& peer) {
 // Waits until receivers have read all messages of the block; false if it gave up. After the call
 // they must not read the caller's memory.
 SLEY_INLINE bool drain() {
+    const int first = first_condition();
     bool is_fine = true;
     for (i32 i = 0; i < state.block.senders; ++i) {
-        if (thread() != waiter(i)) continue;
+        if (!waits_for(i, first)) continue;
         End& end = state.senders[i];
         const u32 of_rank = static_cast<u32>(state.block.first_sender + i - state.block.rank_sender);
         is_fine &= reached(end, &end.consumed->value, last_of_call(end), state.block.steps - 1,

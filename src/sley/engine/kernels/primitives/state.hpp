@@ -40,7 +40,7 @@ struct State {
     Buffers own;  // the rank's
     End senders[SLEY_PEERS];
     End receivers[SLEY_PEERS];
-    Wait waits[SLEY_WAITS];  // of the next instruction; thread `waiter(w)` has wait w
+    Wait waits[SLEY_WAITS];  // of the next instruction; the thread that waits for w has it
     u64 ticks;               // the number before the call's first event
     i32 tiles;
     Element factor;
@@ -198,10 +198,16 @@ SLEY_INLINE bool reached(End& end, const u64* counter, u64 needed, i32 step, i32
     return end.seen >= needed;
 }
 
-// The worker that waits for condition `number`: in a warp of its own, as long as there are warps.
-SLEY_INLINE int waiter(int number) {
-    const int at = number * kWarp;
-    return (at + at / workers()) % workers();
+// The first condition for which the thread, a worker, waits: conditions are for warps of their own,
+// as long as there are warps.
+SLEY_INLINE int first_condition() {
+    return thread() % kWarp * (workers() / kWarp) + thread() / kWarp;
+}
+SLEY_FUNCTION int beyond_workers(int condition) { return condition % workers(); }
+// Whether a thread with this first condition waits for `condition`. Few instructions have as many
+// conditions as a warp has threads.
+SLEY_INLINE bool waits_for(int condition, int first) {
+    return first == (condition < kWarp ? condition : beyond_workers(condition));
 }
 
 // The thread that publishes: not in a warp that waits, as long as there are warps.
@@ -209,7 +215,7 @@ SLEY_INLINE int publisher() { return threads() - 1; }
 
 // Sets wait `number` of the next instruction: for step `step` of the rank's block `block`.
 SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
-    if (thread() != waiter(number)) return;
+    if (!waits_for(number, first_condition())) return;
     state.waits[number] = {state.block.progress + block, {state.setup.steps, step}, kInstruction,
                            static_cast<u32>(block), static_cast<u32>(step)};
 }
@@ -217,7 +223,7 @@ SLEY_FUNCTION void wait(int number, i32 block, i32 step) {
 // Sets wait `number` of the next instruction: until the receiver has read message `message` of the
 // rank's connection `sender`, which the instruction overwrites.
 SLEY_FUNCTION void hold(int number, i32 sender, i32 message) {
-    if (thread() != waiter(number)) return;
+    if (!waits_for(number, first_condition())) return;
     const Peer& peer = state.setup.peers[state.block.rank_sender + sender];
     state.waits[number] = {&peer.consumed->value, {peer.messages, message}, kReading,
                            static_cast<u32>(sender), static_cast<u32>(message)};
