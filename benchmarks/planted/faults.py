@@ -821,14 +821,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: slots count as free where messages of earlier calls are in them",
         "engine/devices engine/kernels",
-        "is_stale(own) ? state.ticks : own.last",
-        "is_stale(own) ? state.ticks : 0",
+        "{peer, seen, is_old ? ticks : last}",
+        "{peer, seen, is_old ? ticks : 0}",
     ),
     _fault(
         "kernel: flags of an epoch of long ago stay in slots",
         "engine/devices engine/kernels",
-        "return kProtocol == kLL && !is_one_epoch",
-        "return false && !is_one_epoch",
+        "const bool is_old = kProtocol == kLL &&",
+        "const bool is_old = false &&",
     ),
     _fault(
         "kernel: a counter is read without acquire",

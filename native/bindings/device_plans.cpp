@@ -154,14 +154,14 @@ std::shared_ptr<MemoryIndex> make_index(
     return on_devices(made(), std::make_shared<Function>(std::move(devices)));
 }
 
-// A plan on a device, and the kernels that run and divide.
-using PlaceRow = std::tuple<std::shared_ptr<DevicePlan>, Address, Address>;
+// A plan on a device, and its kernels; see PlanCall::Place.
+using PlaceRow = std::tuple<std::shared_ptr<DevicePlan>, Address, Address, Address>;
 
 void make_call(PlanCall* self, std::shared_ptr<CallOrder> order, std::shared_ptr<MemoryIndex> memory,
                const std::vector<PlaceRow>& rows, unsigned threads, bool together,
                nb::object keeps) {
     std::vector<PlanCall::Place> places;
-    for (const auto& [plan, run, divide] : rows) places.push_back({plan, run, divide});
+    for (const auto& [plan, run, divide, place] : rows) places.push_back({plan, run, divide, place});
     const auto kept = for_streams(std::move(keeps));
     const Unlocked unlocked;  // who has the turn may need Python's lock to end it
     new (self) PlanCall(std::move(order), std::move(memory), std::move(places), threads, together);

@@ -105,8 +105,7 @@ private:
     mutable std::mutex lock_;
     std::vector<std::shared_ptr<const DevicePlan>> plans_;
     std::map<std::array<int, 3>, Row> rows_;  // by kind
-    // By plan and program; the calls from their first start on, since most are never made, and a
-    // launch's argument has 4 KiB.
+    // By plan and program; the calls from their first start on, since most are never made.
     std::map<std::array<int, 4>, Program> programs_;
     std::map<std::array<int, 4>, PlanCall> calls_;
     std::vector<RankBuffers> buffers_;  // of the call that starts

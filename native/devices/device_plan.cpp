@@ -2,20 +2,22 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
+#include <iterator>
 
 namespace sley {
 namespace {
 
 constexpr std::size_t kTableAlignment = 256;  // at least that of each row
 
-// Appends the rows of a rank to others.
-template <class Row>
-void append(const std::vector<Row>& all, int rank, std::vector<Row>& rows) {
+// Appends the rows of a rank to others, each as `changed`.
+template <class Row, class Change>
+void append(const std::vector<Row>& all, int rank, std::vector<Row>& rows, const Change& changed) {
     const auto before = [](const Row& row, int other) { return row.rank < other; };
     const auto first = std::lower_bound(all.begin(), all.end(), rank, before);
     const auto end = std::lower_bound(first, all.end(), rank + 1, before);
-    rows.insert(rows.end(), first, end);
+    std::transform(first, end, std::back_inserter(rows), changed);
 }
 
 template <class T>
@@ -39,8 +41,8 @@ struct DevicePlan::Image {
     std::vector<char> bytes;
     std::vector<std::pair<std::size_t, std::function<void(std::uint64_t)>>> begins;
 
-    template <class Row>
-    void add(const std::vector<Row>& rows, const Row*& begin) {
+    template <class Row, class Begin>
+    void add(const std::vector<Row>& rows, Begin& begin) {
         const std::size_t at = bytes.size(), size = rows.size() * sizeof(Row);
         begins.emplace_back(at, [&begin](std::uint64_t address) { set(begin, address); });
         const auto* first = reinterpret_cast<const char*>(rows.data());
@@ -81,12 +83,27 @@ DevicePlan::DevicePlan(std::size_t number, std::shared_ptr<const PlanTables> pla
     : plan_(std::move(plan)), device_(device) {
     for (const auto& ranks : launches) {
         const std::size_t block = blocks_.size(), division = divisions_.size();
-        for (const int rank : ranks) {
-            append(plan_->blocks, rank, blocks_);
-            append(plan_->divisions, rank, divisions_);
+        for (std::size_t place = 0; place < ranks.size(); ++place) {
+            const auto number = static_cast<layout::i32>(place);
+            append(plan_->blocks, ranks[place], blocks_, [number](layout::Block row) {
+                row.place = number;
+                return row;
+            });
+            append(plan_->divisions, ranks[place], divisions_, [number](layout::Division row) {
+                row.rank = number;
+                return row;
+            });
         }
-        groups_.push_back({block, blocks_.size() - block, division, divisions_.size() - division});
+        groups_.push_back({ranks, block, blocks_.size() - block, division,
+                           divisions_.size() - division, owns_});
+        if (groups_.back().fits()) continue;
+        owns_ += (ranks.size() + layout::kOwns - 1) / layout::kOwns * layout::kOwns;
     }
+    for (const auto& block : blocks_) {
+        setup_.row_peers = std::max(setup_.row_peers, block.senders + block.receivers);
+    }
+    row_bytes_ = sizeof(layout::Block) +
+                 static_cast<std::size_t>(setup_.row_peers) * sizeof(layout::Peer);
     setup_.call = number & ((1U << layout::kPlanBits) - 1);
     const auto& numbers = plan_->numbers;
     setup_.slot_bytes = numbers.slot_bytes;
@@ -112,8 +129,19 @@ void DevicePlan::add_to(Image& image, const std::vector<std::uint64_t>& segments
         resolve(peer.slots, segments);
         resolve(peer.switched, segments);
     }
-    image.add(blocks_, setup_.blocks);
+    std::vector<char> rows(blocks_.size() * row_bytes_);
+    auto* row = rows.data();
+    for (const auto& block : blocks_) {
+        const auto* const senders = peers.data() + block.first_sender;
+        const auto* const receivers = peers.data() + block.first_receiver;
+        auto* const own = reinterpret_cast<layout::Peer*>(row + sizeof block);
+        std::memcpy(row, &block, sizeof block);
+        std::copy_n(receivers, block.receivers, std::copy_n(senders, block.senders, own));
+        row += row_bytes_;
+    }
+    image.add(rows, setup_.rows);
     image.add(peers, setup_.peers);
+    image.add(std::vector<layout::Own>(owns_), setup_.owns);
     image.add(plan_->instructions, setup_.instructions);
     image.add(plan_->conditions, setup_.conditions);
     image.add(divisions_, setup_.divisions);
@@ -129,7 +157,8 @@ void DevicePlan::lay_out(const CallValues& values, layout::Setup& setup) const {
 }
 
 void DevicePlan::turn_to(const Group& group, std::uint64_t shifts, layout::Setup& setup) const {
-    setup.blocks = setup_.blocks + group.first_block;
+    setup.rows = setup_.rows + group.first_block * row_bytes_;
+    setup.owns = group.fits() ? nullptr : setup_.owns + group.first_own;
     setup.peers = setup_.peers;
     setup.instructions = setup_.instructions;
     setup.conditions = setup_.conditions;

@@ -38,10 +38,12 @@ public:
         const std::vector<std::vector<int>>& launches, const std::vector<std::uint64_t>& segments,
         std::uint64_t abort, std::uint64_t timeout_ns);
 
-    // One of a call's launches: its blocks, which are rows of the device's table, and the chunks
-    // that AVG divides at the end.
+    // One of a call's launches: its ranks, its blocks, which are rows of the device's table, and the
+    // chunks that AVG divides at the end. first_own: of its ranks' memories in the device's table.
     struct Group {
-        std::size_t first_block, blocks, first_division, divisions;
+        std::vector<int> ranks;
+        std::size_t first_block, blocks, first_division, divisions, first_own;
+        bool fits() const { return ranks.size() <= layout::kOwns; }  // into a call
     };
     const std::vector<Group>& groups() const { return groups_; }
     const Device& device() const { return device_; }
@@ -72,6 +74,7 @@ private:
     const Device& device_;
     std::vector<layout::Block> blocks_;  // of the launches
     std::vector<layout::Division> divisions_;
+    std::size_t row_bytes_ = 0, owns_ = 0;
     std::vector<Group> groups_;
     Resource tables_, reports_;
     layout::Setup setup_{};  // what is equal in all calls

@@ -1,5 +1,6 @@
 #include "devices/plan_call.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
@@ -17,14 +18,20 @@ std::vector<Start> starts_of(const std::vector<PlanCall::Place>& places, unsigne
     for (const auto& place : places) {
         for (const auto& group : place.plan->groups()) {
             auto& launches = starts.emplace_back(Start{&place.plan->device(), {}}).launches;
-            const auto add = [&, blocks = static_cast<unsigned>(group.blocks)](
-                                 std::uintptr_t kernel, const char* name, bool is_cooperative) {
-                launches.push_back({kernel, name, std::string(sizeof(layout::Call), '\0'), blocks,
-                                    threads, is_cooperative, nullptr});
+            const auto add = [&](std::uintptr_t kernel, const char* name, std::size_t blocks,
+                                 bool is_cooperative) {
+                launches.push_back({kernel, name, std::string(sizeof(layout::Call), '\0'),
+                                    static_cast<unsigned>(blocks), threads, is_cooperative, nullptr});
             };
-            add(place.run, "sley_run", together);
+            for (std::size_t first = 0; !group.fits() && first < group.ranks.size();
+                 first += layout::kOwns) {
+                add(place.place, "sley_place", 1, false);
+            }
+            add(place.run, "sley_run", group.blocks, together);
             // Its blocks don't wait for one another.
-            if (place.divide != 0 && group.divisions != 0) add(place.divide, "sley_divide", false);
+            if (place.divide != 0 && group.divisions != 0) {
+                add(place.divide, "sley_divide", group.blocks, false);
+            }
         }
     }
     return starts;
@@ -46,20 +53,22 @@ bool PlanCall::lay_out(const CallValues& values) {
         if (!look_up(own, values)) return false;
     }
     auto start = call_.starts().begin();
-    for (const auto& [plan, run, divide] : places_) {
-        const auto shifts = memory_->table(plan->device());
-        for (const auto& group : plan->groups()) {
-            plan->turn_to(group, shifts, setup);
-            for (auto& launch : (start++)->launches) {
-                // Only what changes: all of it would be 4 KiB, of which most are zeros.
-                auto* const call = launch.call.data();
-                std::memcpy(call + offsetof(layout::Call, setup), &setup, sizeof setup);
-                for (const auto& [rank, buffers, registered] : found_) {
-                    std::memcpy(call + offsetof(layout::Call, buffers) + rank * sizeof buffers,
-                                &buffers, sizeof buffers);
-                    std::memcpy(call + offsetof(layout::Call, registered) + rank * sizeof registered,
-                                &registered, sizeof registered);
-                }
+    for (const auto& place : places_) {
+        const auto shifts = memory_->table(place.plan->device());
+        for (const auto& group : place.plan->groups()) {
+            place.plan->turn_to(group, shifts, setup);
+            auto& launches = (start++)->launches;
+            for (std::size_t k = 0; k < launches.size(); ++k) {
+                // The ranks that the launch brings, where a call has no room for all.
+                const auto& ranks = group.ranks;
+                const auto first = group.fits() ? 0 : std::min(k * layout::kOwns, ranks.size());
+                const auto end = std::min(first + layout::kOwns, ranks.size());
+                layout::Call call;
+                call.setup = setup;
+                if (first != end) call.setup.owns += first;
+                for (auto at = first; at < end; ++at) call.own[at - first] = own_of(ranks[at]);
+                const auto used = offsetof(layout::Call, own) + (end - first) * sizeof(layout::Own);
+                std::memcpy(launches[k].call.data(), &call, used);
             }
         }
     }
@@ -72,7 +81,7 @@ bool PlanCall::look_up(const RankBuffers& own, const CallValues& values) {
         numbers.scratch_bytes(own.rank, values.item_bytes, values.count));
     const auto scratch = memory_->scratch(own.rank, bytes);
     if (!scratch) return false;
-    auto& found = found_.emplace_back(Found{static_cast<std::size_t>(own.rank), {}, {}});
+    auto& found = found_.emplace_back(Found{own.rank, {}}).own;
     const std::uint64_t addresses[] = {own.addresses[0], own.addresses[1], *scratch};
     const std::uint64_t sizes[] = {own.bytes[0], own.bytes[1], bytes};
     for (int m = 0; m < 3; ++m) {
@@ -82,6 +91,11 @@ bool PlanCall::look_up(const RankBuffers& own, const CallValues& values) {
         found.registered.number[m] = memory_->number(own.rank, addresses[m], sizes[m]);
     }
     return true;
+}
+
+const layout::Own& PlanCall::own_of(int rank) const {
+    const auto is_own = [rank](const Found& found) { return found.rank == rank; };
+    return std::find_if(found_.begin(), found_.end(), is_own)->own;
 }
 
 void PlanCall::keep(const std::shared_ptr<void>& what) {

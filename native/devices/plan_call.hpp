@@ -16,10 +16,10 @@ namespace sley {
 class PlanCall {
 public:
     // A plan on a device, and the addresses of its kernels there; divide: 0 if calls divide nothing
-    // at the end.
+    // at the end; place: 0 if all launches fit into a call (layout::Call).
     struct Place {
         std::shared_ptr<const DevicePlan> plan;
-        std::uintptr_t run, divide;
+        std::uintptr_t run, divide, place;
     };
 
     // memory: of the same ranks. threads: of a block. together: whether all blocks of a launch must
@@ -42,13 +42,13 @@ public:
 private:
     // A rank's memories, and their numbers for peers.
     struct Found {
-        std::size_t rank;
-        layout::Buffers buffers;
-        layout::Registrations registered;
+        int rank;
+        layout::Own own;
     };
 
     // Adds a rank's to those found; false if it has too little scratch.
     bool look_up(const RankBuffers& own, const CallValues& values);
+    const layout::Own& own_of(int rank) const;
 
     std::shared_ptr<MemoryIndex> memory_;
     std::vector<Place> places_;

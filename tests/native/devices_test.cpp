@@ -304,6 +304,9 @@ std::shared_ptr<PlanTables> two_ranks() {
     layout::Peer peer{};
     peer.published = reinterpret_cast<layout::Counter*>(symbol(1, 128));
     made->peers = {peer, peer};
+    made->peers[1].rank = 1;
+    auto& last = made->blocks.back();
+    last.senders = last.receivers = last.first_receiver = 1;
     made->divisions = {{1, {0}, 2}};
     return made;
 }
@@ -359,6 +362,13 @@ std::uint64_t address_of(Row* row) {
     return reinterpret_cast<std::uint64_t>(row);
 }
 
+const layout::Block& block_of(const layout::Setup& setup, int number) {
+    const auto bytes = sizeof(layout::Block) +
+                       static_cast<std::size_t>(setup.row_peers) * sizeof(layout::Peer);
+    return *reinterpret_cast<const layout::Block*>(setup.rows +
+                                                   static_cast<std::size_t>(number) * bytes);
+}
+
 // What kernels were called with.
 struct NotedCall {
     std::string name;
@@ -397,23 +407,31 @@ void check_plans() {
     }
     expect(g_calls.size() == 6 && g_calls[2].name == "sley_divide", "other launches");
     for (std::size_t k = 0; k < g_calls.size(); ++k) {
-        const auto& [setup, memories, registered] = g_calls[k].call;
+        const auto& [setup, own] = g_calls[k].call;
         const bool is_second = k % 3 != 0;
-        const auto& block = setup.blocks[0];
-        expect(block.rank == is_second && setup.blocks[is_second].number == is_second, "a block");
+        const auto& block = block_of(setup, 0);
+        expect(block.rank == is_second && block_of(setup, is_second).number == is_second &&
+                   block.place == 0,
+               "a block");
         expect(address_of(block.progress) == (is_second ? 2064U : 1064U), "an address in a block");
         expect(address_of(setup.peers[1].published) == 2128 && setup.peers[1].slots == nullptr,
                "an address in a peer");
+        const auto& last = block_of(setup, is_second);
+        const auto* peers = reinterpret_cast<const layout::Peer*>(&last + 1);
+        expect(last.senders == is_second && peers[0].rank == 0 && peers[1].rank == is_second &&
+                   peers[0].published == (is_second ? setup.peers[0].published : nullptr),
+               "the peers in a row");
         expect(setup.count == (k < 3 ? 1001 : 8) && setup.chunk == (k < 3 ? 504 : 4) &&
                    setup.tiles == 1 && setup.left_over == (k < 3 ? 1 : 0),
                "a cut");
         expect(setup.division_count == is_second && setup.ranks == 2, "a number");
-        expect(address_of(memories[1].memory[layout::kScratch]) == 60 &&
-                   address_of(memories[1].memory[layout::kOutput]) == 40 &&
-                   address_of(setup.shifts) == memory->table(device),
+        const auto& memories = own[0].buffers.memory;
+        expect(address_of(memories[layout::kScratch]) == (is_second ? 60U : 0U) &&
+                   address_of(memories[layout::kOutput]) == (is_second ? 40U : 20U) &&
+                   address_of(setup.shifts) == memory->table(device) && setup.owns == nullptr,
                "a memory");
     }
-    auto* report = g_calls[1].call.setup.blocks[1].report;
+    auto* report = block_of(g_calls[1].call.setup, 1).report;
     report->step = 3;
     report->status = 1;
     const auto stuck = plan->stuck();
@@ -522,10 +540,10 @@ void check_calls() {
         expect(tallies[k].calls == calls_of[k] && tallies[k].bytes == bytes_of[k], "a tally");
     }
     for (std::size_t k = 0; k < g_calls.size(); ++k) {
-        const auto& [setup, memories, registered] = g_calls[k].call;
+        const auto& setup = g_calls[k].call.setup;
         const std::int64_t counts[] = {50, 50, 7, 7, kLarge, kLarge, 200, 200, 200};
-        const auto& own = memories[1].memory;
-        const auto& numbers = registered[1].number;
+        const auto& own = g_calls[k].call.own[0].buffers.memory;
+        const auto& numbers = g_calls[k].call.own[0].registered.number;
         expect(setup.count == counts[k] && setup.chunk * setup.chunks >= counts[k] &&
                    setup.tiles * setup.tile >= setup.chunk && setup.chunks == (k < 2 ? 2 : 4) && setup.factor == 9 &&
                    g_calls[k].keeps,
@@ -563,7 +581,7 @@ void check_calls() {
                g_calls.back().call.setup.count == 25,
            "a call of an array");
     expect(started(gather, array(66, 1), array(64, 2), 1) == StartOutcome::kStarted &&
-               address_of(g_calls.back().call.buffers[1].memory[0]) == 64,
+               address_of(g_calls.back().call.own[0].buffers.memory[0]) == 64,
            "a part in its place");
     const auto unfit = started(reduce, array(64, 25), array(164, 25), 1) ||  // only the root has one
                        started(reduce, array(64, 25), array(64, 25), 2) ||   // no rank

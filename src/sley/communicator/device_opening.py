@@ -59,7 +59,7 @@ class DeviceCore:
         (program,) = self.programs.of(
             number, dtype, op, scales=scales, wait=lambda: None, engine=engine
         )
-        run, divide = KERNELS
+        run, divide, _ = KERNELS
         addresses = program[run], program[divide]
         self.calls.set_program(number, dtype.number, int(op), scales, *addresses)
 

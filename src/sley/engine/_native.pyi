@@ -606,7 +606,7 @@ class MemoryIndex:
 class PlanCall:
     """A call of a plan, which can be started many times."""
 
-    def __init__(self, order: CallOrder, memory: MemoryIndex, places: Sequence[tuple[DevicePlan, int, int]], threads: int, together: bool, keeps: object) -> None:
+    def __init__(self, order: CallOrder, memory: MemoryIndex, places: Sequence[tuple[DevicePlan, int, int, int]], threads: int, together: bool, keeps: object) -> None:
         """places: a plan on a device, and its kernels there."""
 
     def lay_out(self, item_bytes: int, count: int, buffers: Sequence[tuple[int, int, int, int, int]], factor: int = 0, factor_at: int = 0) -> bool:

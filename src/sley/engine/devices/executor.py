@@ -166,9 +166,9 @@ class Executor:
         programs = self.programs.of(self._number, kind, op, scales=scales, wait=wait)
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
-        run, divide = KERNELS
+        run, divide, place = KERNELS
         places = [
-            (plan, program[run], program[divide] if op is ReduceOp.AVG else 0)
+            (plan, program[run], program[divide] if op is ReduceOp.AVG else 0, program[place])
             for plan, program in zip(own, programs, strict=True)
         ]
         links, threads = self.links, self.settings.threads

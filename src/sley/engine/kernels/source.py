@@ -25,8 +25,9 @@ from sley.ir.plan import Plan
 from sley.ir.tables import LongArray
 from sley.ir.words import Protocol, ReduceOp
 
-KERNELS = ("sley_run", "sley_divide")
-"""The kernels in every text: the plan's, and what AVG divides at the end."""
+KERNELS = ("sley_run", "sley_divide", "sley_place")
+"""The kernels in every text: the plan's, what AVG divides at the end, and what brings the memories
+of more ranks than a launch's arguments have room for."""
 
 THREADS = 512
 """The least threads of a block for which texts are compiled: each may have 128 registers."""

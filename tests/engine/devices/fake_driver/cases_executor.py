@@ -61,8 +61,8 @@ def values(device: CudaDevice, array: CudaArray) -> Any:
     return data
 
 
-def ring(**options: Any) -> sley.Plan:
-    return sley.compile(sley.algorithms.ring_allreduce(RANKS, in_place=True), **options)
+def ring(ranks: int = RANKS, **options: Any) -> sley.Plan:
+    return sley.compile(sley.algorithms.ring_allreduce(ranks, in_place=True), **options)
 
 
 @pytest.mark.parametrize(
@@ -191,16 +191,19 @@ def test_calls_on_two_streams_run_one_after_the_other(fake: FakeDriver, device: 
     assert values(device, calls[1][0]).tolist() == [2 * 4.0**20] * 900
 
 
-@pytest.mark.parametrize("protocol", ["simple", "direct"])
+@pytest.mark.parametrize(("protocol", "ranks", "rounds"), [("simple", 4, 12), ("direct", 16, 6)])
 def test_graphs_and_calls_on_several_streams_run_one_after_the_other(
-    fake: FakeDriver, device: CudaDevice, protocol: str
+    fake: FakeDriver, device: CudaDevice, protocol: str, ranks: int, rounds: int
 ) -> None:
-    """All sum the same arrays, in place."""
-    plan = ring(protocol=protocol)
+    """All sum the same arrays, in place, but for calls on others between them. The memories of 16
+    ranks don't fit into a launch's argument."""
+    fake.set(blocks_each=4)
+    plan = ring(ranks, protocol=protocol)
     stand_in(fake, plan, Engine.GENERATED)
-    on = Executor(plan, [device] * RANKS, Settings(slot_bytes=1024, timeout_s=60))
-    data = arrays([device] * RANKS, [np.full(900, 1)] * RANKS)
+    on = Executor(plan, [device] * ranks, Settings(slot_bytes=1024, timeout_s=60))
+    data, others = (arrays([device] * ranks, [np.full(900, 1)] * ranks) for _ in range(2))
     call, streams, graphs = on.prepare(data), [device.stream() for _ in range(3)], []
+    other = on.prepare(others)
     addresses = [cu.CUstream(stream.__cuda_stream__()[1]) for stream in streams]
     for k in range(2):
         with current(device):
@@ -214,15 +217,19 @@ def test_graphs_and_calls_on_several_streams_run_one_after_the_other(
         # Of the calls, an event for what is outside the graph, and one for what is inside.
         assert made.count("cuStreamWaitEvent") == 2
         assert made.count("cuEventRecordWithFlags") == 4
-    for _ in range(12):
+    for _ in range(rounds):
         for k in range(2):
             with current(device):
                 cu.cuGraphLaunch(graphs[k], addresses[k])
+            other(streams[2])
         call(streams[2])
     for stream in streams:
         device.synchronize(stream)
     on.synchronize()
-    assert values(device, data[0]).tolist() == [4.0**60] * 900
+    assert np.array_equal(values(device, data[0]), np.full(900, float(ranks) ** (5 * rounds), "f4"))
+    assert np.array_equal(
+        values(device, others[-1]), np.full(900, float(ranks) ** (2 * rounds), "f4")
+    )
 
 
 def test_a_stream_of_another_device_is_refused_before_anything_starts(fake: FakeDriver) -> None:

@@ -142,6 +142,8 @@ static int run_team(void (*run)(const void*), const void* call, u64* abort, int 
     return started;
 }
 
+SLEY_INLINE u64 load_word(const u64* at) { return *at; }
+
 struct Vector {
     u32 word[4];
 };

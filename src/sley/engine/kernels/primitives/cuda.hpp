@@ -103,6 +103,12 @@ SLEY_INLINE void publish_host(u64* word, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" :: "l"(word), "l"(value) : "memory");
 }
 
+SLEY_INLINE u64 load_word(const u64* at) {
+    u64 value;
+    asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
 // 16 bytes, accessed as global memory explicitly: for pointers that it loads from shared memory,
 // the compiler would use generic addresses.
 struct Vector {

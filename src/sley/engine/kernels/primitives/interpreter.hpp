@@ -13,13 +13,14 @@ SLEY_SHARED Condition conditions_of_block[SLEY_STEPS];
 SLEY_SHARED const Instruction* steps;
 SLEY_SHARED const Condition* conditions;
 
-SLEY_INLINE void load_steps() {
-    const Block& b = state.block;
-    const Instruction* rows = state.setup.instructions + b.first_step;
-    const Condition* all = state.setup.conditions + b.first_condition;
+// As part of `enter`: it needs the row alone, so its loads are of the second round.
+SLEY_INLINE void load_steps(const Setup& c) {
+    const Block& b = row_of(c);
+    const Instruction* rows = c.instructions + b.first_step;
+    const Condition* all = c.conditions + b.first_condition;
 #if SLEY_STEPS > 0
-    for (i32 i = thread(); i < b.steps; i += threads()) steps_of_block[i] = rows[i];
-    for (i32 i = thread(); i < b.conditions; i += threads()) conditions_of_block[i] = all[i];
+    copy_words(steps_of_block, rows, b.steps * static_cast<i32>(sizeof *rows));
+    copy_words(conditions_of_block, all, b.conditions * static_cast<i32>(sizeof *all));
     rows = steps_of_block;
     all = conditions_of_block;
 #endif
@@ -27,7 +28,6 @@ SLEY_INLINE void load_steps() {
         steps = rows;
         conditions = all;
     }
-    barrier();
 }
 
 SLEY_INLINE void set_conditions(const Instruction& in) {
@@ -89,8 +89,9 @@ SLEY_INLINE void interpret(i32 tile, i32 number) {
 
 SLEY_KERNEL(sley_run) {
     using namespace sley;
-    begin(call);
-    load_steps();
+    const bool stale = enter(call);
+    load_steps(call.setup);
+    settle(stale);
     const i32 count = state.block.steps;
     for (i32 tile = 0; more(tile); tile += slices()) {
         for (i32 number = 0; number < count; ++number) interpret(tile, number);

@@ -8,14 +8,9 @@ namespace sley {
 constexpr int kEpochBits = 31;
 SLEY_INLINE bool is_one_epoch(u64 one, u64 other) { return (one ^ other) >> kEpochBits == 0; }
 
-SLEY_INLINE u64 ticks_of_call() {
-    const u64 before = state.block.first_cell[state.block.cell].ticks, after = before + span();
+SLEY_INLINE u64 ticks_after(u64 before, u64 span) {
+    const u64 after = before + span;
     return is_one_epoch(before, after) ? before : after >> kEpochBits << kEpochBits;
-}
-
-// Whether the slots at an end have flags of another epoch. Both ends find the same.
-SLEY_INLINE bool is_stale(const Counter& end) {
-    return kProtocol == kLL && !is_one_epoch(end.last_flagged, state.ticks);
 }
 
 // Writes to all words of stale slots a flag of the call's epoch that no message has. Then it
@@ -37,60 +32,121 @@ SLEY_FUNCTION void refresh() {
     }
 }
 
-// Tells the receiver of connection `number` where it finds the rank's memories, before the first
-// message that is in them, and which call it makes: of another one they would be too short. `end`
-// waits until it has read all messages, so that the next call may tell others.
-SLEY_INLINE void lend(i32 number, const Peer& peer, const Registrations& registered) {
+// Where the receiver of a connection finds the rank's memories: null for those that it can't read.
+SLEY_INLINE Buffers lent_to(const Peer& peer, const Own& own, const Setup& setup) {
     Buffers there;
     SLEY_UNROLL
     for (i32 m = 0; m < 3; ++m) {
-        const i64 row = static_cast<i64>(registered.number[m]) * state.setup.ranks;
-        const u64 shift = state.setup.shifts[row + peer.rank];
-        there.memory[m] = shift == kHidden ? nullptr : state.own.memory[m] + shift;
+        const i64 row = static_cast<i64>(own.registered.number[m]) * setup.ranks;
+        const u64 shift = setup.shifts[row + peer.rank];
+        there.memory[m] = shift == kHidden ? nullptr : own.buffers.memory[m] + shift;
     }
-    state.lent[number] = peer.published->lent = there;
-    peer.published->call = state.setup.call;
-    peer.published->ticks = state.ticks;
+    return there;
 }
 
-SLEY_INLINE void begin(const Call& call) {
-    if (thread() == 0) {
-        state.setup = call.setup;
-        state.block = call.setup.blocks[block_index()];
-        state.own = call.buffers[state.block.rank];
-        state.ticks = ticks_of_call();
-        const char* immediate = reinterpret_cast<const char*>(&call.setup.factor);
-        const char* factor = call.setup.factor_at;
-        if (kScales) state.factor = load_element(factor != nullptr ? factor : immediate);
-        state.tiles = state.setup.tiles;
+SLEY_INLINE Own own_of(const Call& call, i32 place) {
+    if (call.setup.owns != nullptr) return call.setup.owns[place];
+    return call.own[place];
+}
+
+SLEY_INLINE const Block& row_of(const Setup& c) {
+    const i64 bytes = sizeof(Block) + c.row_peers * static_cast<i64>(sizeof(Peer));
+    return *reinterpret_cast<const Block*>(c.rows + block_index() * bytes);
+}
+
+// Loads a row at once. The compiler would put loads behind branches, and so into later rounds.
+template <class Row>
+SLEY_INLINE Row load_row(const Row* at) {
+    u64 words[sizeof(Row) / 8];
+    SLEY_UNROLL
+    for (u32 i = 0; i < sizeof(Row) / 8; ++i) {
+        words[i] = load_word(reinterpret_cast<const u64*>(at) + i);
+    }
+    Row row;
+    memcpy(&row, words, sizeof row);
+    return row;
+}
+
+// Copies words of 8 bytes, by the last threads: the first ones load counters meanwhile.
+SLEY_INLINE void copy_words(void* to, const void* from, i32 bytes) {
+    SLEY_ROLLED
+    for (i32 i = publisher() - thread(); i < bytes / 8; i += threads()) {
+        static_cast<u64*>(to)[i] = static_cast<const u64*>(from)[i];
+    }
+}
+
+// The ends of the block's connections, each by a thread. Returns whether one has stale slots.
+SLEY_INLINE bool load_ends(const Call& call, const Block& row) {
+    const Setup& c = call.setup;
+    const Peer* const peers = reinterpret_cast<const Peer*>(&row + 1);
+    Peer peer = load_row(peers + thread());  // before it is known whether there are so many
+    const Block b = load_row(&row);
+    const Cell& cell = b.first_cell[b.cell];
+    const i32 senders = b.senders, ends = senders + b.receivers;
+    bool stale = false;
+    SLEY_ROLLED
+    for (i32 i = thread(); i < ends; i += threads()) {
+        if (i >= threads()) peer = peers[i];
+        const bool sends = i < senders;
+        Counter& kept = sends ? *peer.consumed : *peer.published;  // at this end
+        const u64 last = kept.last, flagged = kept.last_flagged, before = cell.ticks;
+        Buffers lent;
+        if (kProtocol == kDirect && sends) lent = lent_to(peer, own_of(call, b.place), c);
+        // Mostly the other end has read everything, and no send polls. What follows waits for it.
+        const u64 seen = sends ? acquire(&kept.value) : 0;
+        const u64 ticks = ticks_after(before, span(c));
+        // Whether the slots have flags of another epoch. Both ends find the same.
+        const bool is_old = kProtocol == kLL && !is_one_epoch(flagged, ticks);
+        if (!sends) {
+            state.receivers[i - senders] = {peer, 0, is_old};
+            stale |= is_old;
+            continue;
+        }
+        state.senders[i] = {peer, seen, is_old ? ticks : last};
+        // Before the first message that is in the rank's memories: where they are, and which call it
+        // makes: of another one they would be too short. `end` waits until the receiver has read all
+        // messages, so that the next call may tell others.
+        if constexpr (kProtocol == kDirect) {
+            state.lent[i] = peer.published->lent = lent;
+            peer.published->call = c.call;
+            peer.published->ticks = ticks;
+        }
+    }
+    return stale;
+}
+
+// Reads what a call begins with, in two rounds of loads: first the block's row; then what is where the
+// row says, the cell and counters. No warp has loads of a third one, since each has its own part.
+// Returns whether an end has stale slots.
+SLEY_INLINE bool enter(const Call& call) {
+    const Setup& c = call.setup;
+    const Block& b = row_of(c);
+    copy_words(&state.block, &b, sizeof b);
+    copy_words(&state.setup, &c, sizeof c);
+    const bool stale = thread() < c.row_peers && load_ends(call, b);
+    if (thread() == waiter(1)) {
+        const u64 before = b.first_cell[b.cell].ticks;
+        state.own = own_of(call, b.place).buffers;
+        state.ticks = ticks_after(before, span(c));
+        const char* immediate = reinterpret_cast<const char*>(&c.factor);
+        if (kScales) state.factor = load_element(c.factor_at != nullptr ? c.factor_at : immediate);
+        state.tiles = c.tiles;
         state.given_up = 0;
         state.failed = false;
     }
-    barrier();
-    const Block& b = state.block;
-    bool stale = false;
-    // By the last threads, while the first ones load.
-    for (i32 i = publisher() - thread(); kProtocol == kDirect && i < b.senders; i += threads()) {
-        lend(i, call.setup.peers[b.first_sender + i], call.registered[b.rank]);
-    }
-    // All words of a counter at once: mostly the other end has read everything, and no send polls.
-    for (i32 i = thread(); i < b.senders; i += threads()) {
-        const Peer& peer = call.setup.peers[b.first_sender + i];
-        const Counter& own = *peer.consumed;
-        state.senders[i] = {peer, acquire(&own.value), is_stale(own) ? state.ticks : own.last};
-    }
-    for (i32 i = thread(); i < b.receivers; i += threads()) {
-        const Peer& peer = call.setup.peers[b.first_receiver + i];
-        const bool is_old = is_stale(*peer.published);
-        state.receivers[i] = {peer, 0, is_old};
-        stale |= is_old;
-    }
+    return stale;
+}
+
+// The barrier after `enter`.
+SLEY_INLINE void settle(bool stale) {
     if constexpr (kProtocol == kLL) {
         if (any_thread(stale)) refresh();
     } else {
         barrier();
     }
 }
+
+SLEY_INLINE void begin(const Call& call) { settle(enter(call)); }
 
 // The number of the call's last message on a connection. There are none in a call without tiles.
 SLEY_INLINE u64 last_of_call(const Peer& peer) {
@@ -130,7 +186,7 @@ SLEY_INLINE void end() {
     // One number more than there are events: so the number before a call is no message's. Cells
     // behind the launch's blocks are for plans with more; no block reads those in this call.
     for (i32 i = b.cell + thread() * b.stride; i < b.cells; i += threads() * b.stride) {
-        b.first_cell[i].ticks = state.ticks + span() + 1;
+        b.first_cell[i].ticks = state.ticks + span(state.setup) + 1;
     }
 }
 
@@ -162,9 +218,16 @@ SLEY_KERNEL(sley_divide) {
     const Setup& c = state.setup;
     for (i32 d = block_index(); d < c.division_count; d += blocks()) {
         const Division division = c.divisions[d];
-        const Buffers& buffers = call.buffers[division.rank];
+        const Buffers buffers = own_of(call, division.rank).buffers;
         const u32 within = (division.chunk.bits & 0x3FFFFFFFu) % static_cast<u32>(c.chunks);
         char* first = address(buffers, division.chunk, 0, 0);
         divide_elements(first, length_of(within), division.divisor);
     }
+}
+
+// Brings memories of ranks for which the call of a launch has no room. It runs before that launch.
+SLEY_KERNEL(sley_place) {
+    using namespace sley;
+    if (thread() != 0) return;
+    for (i32 i = 0; i < kOwns; ++i) call.setup.owns[i] = call.own[i];
 }

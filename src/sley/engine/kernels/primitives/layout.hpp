@@ -5,7 +5,7 @@
 
 namespace sley::layout {
 
-constexpr int kRanks = 128;  // at most: a kernel's arguments have 4 KiB
+constexpr int kRanks = 128;  // at most
 
 constexpr int kPlanBits = 16;
 
@@ -78,6 +78,7 @@ struct Block {
     i32 first_home;                   // of the rank's scratch, a row of the homes
     i32 cell, stride, cells;  // its number among the rank's blocks of the launch, their number, and
                               // the number of the rank's cells
+    i32 place;  // the rank's number among the launch's ranks
     u64* progress;  // of each block of the rank: the number of the last execution
     Cell* first_cell;
     Report* report;
@@ -120,7 +121,7 @@ struct Condition {
 
 // An output chunk that AVG divides at the end.
 struct Division {
-    i32 rank;
+    i32 rank;  // in launches its number among the launch's ranks
     Place chunk;
     i32 divisor;
 };
@@ -135,13 +136,14 @@ constexpr u64 kHidden = ~0ull;
 
 // The part of a call's arguments that all ranks share.
 struct Setup {
-    const Block* blocks;
+    const char* rows;  // of each block: a Block, and its peers, senders first; `row_peers` at most
     const Peer* peers;
     const Instruction* instructions;
     const Condition* conditions;
     const Division* divisions;
     const i32* homes;  // of each chunk of scratch: the chunk of a block that it holds
     u64* abort;  // of the process: not 0 once a block has given up
+    struct Own* owns;  // of the launch's ranks, if the call has no room for them; else null
     u64 timeout_ns;
     u64 factor;             // an element by which the call multiplies inputs
     const char* factor_at;  // or its address, if not null
@@ -163,13 +165,22 @@ struct Setup {
     i32 slices;  // tiles that an instruction runs one after another before the next one begins
     i32 is_even;  // whether all chunks have `chunk` elements
     i32 ranks;
+    i32 row_peers;
 };
 
-// The argument of every kernel, by value: a captured launch keeps it.
+// A rank's memories in a call.
+struct Own {
+    Buffers buffers;
+    Registrations registered;
+};
+
+// The argument of every kernel of a plan, by value: a captured launch keeps it. A launch takes longer
+// with more than 512 bytes of arguments. So the call of more ranks, which only ranks of one process on
+// one device have, brings them by the kernel `sley_place`, so many at a time.
+constexpr int kOwns = 8;
 struct Call {
     Setup setup;
-    Buffers buffers[kRanks];
-    Registrations registered[kRanks];
+    Own own[kOwns];
 };
 
 // A lane moves tiles from one rank to another, through slots in the receiver's memory. Each counter's
@@ -213,7 +224,6 @@ struct Messages {
 static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 56, "layout");
 static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) == 48, "layout");
 static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
-static_assert(sizeof(Call) == 184 + 30 * kRanks, "layout");
-static_assert(sizeof(Messages) == sizeof(Call) && kLaneTile % 128 == 0, "layout");
+static_assert(sizeof(Call) == 448 && sizeof(Messages) <= 4096 && kLaneTile % 128 == 0, "layout");
 
 }  // namespace sley::layout

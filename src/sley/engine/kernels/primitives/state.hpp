@@ -70,8 +70,8 @@ SLEY_INLINE u32 number_in_call(Series s, Slices slices, i32 tile) {
 SLEY_INLINE u64 over_calls(u32 number) { return state.ticks + number; }
 
 // The numbers that the call's events have, at most.
-SLEY_INLINE u64 span() {
-    return static_cast<u64>(state.setup.tiles) * static_cast<u64>(state.setup.steps);
+SLEY_INLINE u64 span(const Setup& c) {
+    return static_cast<u64>(c.tiles) * static_cast<u64>(c.steps);
 }
 
 // ---- Addresses of chunks
