@@ -188,16 +188,17 @@ def _is_overwritten(view: View, row: int, rows: range) -> bool:
 
 def _is_private(view: View, row: int, rows: range) -> bool:
     """Whether the result is in scratch, and of all instructions of the rank only the next one of
-    the run reads it."""
+    the run reads it, from a register."""
     plan, place = view.plan, view.dst[row]
-    ops = plan.instructions.op
+    ops, count = plan.instructions.op, plan.instructions.count
     if not WRITES_DESTINATION[ops[row]] or place[0] != Buffer.SCRATCH:
         return False
     first, end = (int(plan.block_offset[b]) for b in plan.rank_block[plan.rank[row] :][:2])
-    return all(
-        place not in _operands(Op(int(ops[other])), view.src[other], view.dst[other])
+    return not any(
+        memory == place[0] and chunk <= place[1] < chunk + count[other]
         for other in range(first, end)
         if other != row + 1 or other not in rows
+        for memory, chunk in _operands(Op(int(ops[other])), view.src[other], view.dst[other])
     )
 
 
