@@ -17,9 +17,11 @@ from functools import partial
 import numpy as np
 
 import sley
+from sley.ir.connections import Messages
 from sley.ir.fabric import LinkKind
 from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, LoopOrder, Op
+from sley.verification.direct import pulls
 
 NEAR = 1e-12
 """Ends that differ by less than this share of the time since the call are simultaneous: the
@@ -127,6 +129,13 @@ class Naive:
         for i, row in enumerate(self.rows):
             if SENDS[row.op]:
                 self._add_wire((int(plan.rank[i]), row.send_peer, row.channel))
+        self.sender = Messages.of(plan).send_of
+        pulled = [(i, self.rows[i]) for i in np.flatnonzero(pulls(plan).pulled).tolist()]
+        self.pulled = {
+            i
+            for i, row in pulled
+            if not self.wires[int(plan.rank[i]), row.send_peer, row.channel].remote
+        }
 
     def _add_wire(self, key: Key) -> None:
         if key in self.wires:
@@ -284,7 +293,8 @@ class Naive:
                 times.append(self.now)
             if receives:
                 receives.arrived -= 1
-            yield Pause("moving", flow=self._flow(i, size, sends))
+            if not (row.op == Op.SEND and i in self.pulled):
+                yield Pause("moving", flow=self._flow(i, size, sends, receives))
             if receives:
                 self._later(receives.credit_us, partial(self._free, receives, Fraction(1, parts)))
             if sends and not sends.remote:
@@ -320,23 +330,28 @@ class Naive:
         wire.queue.append(Part(size, Fraction(1, parts), post, self.now + delay))
         self._later(delay, lambda: None)
 
-    def _flow(self, i: int, size: float, sends: Wire | None) -> Flow:
+    def _flow(self, i: int, size: float, sends: Wire | None, receives: Wire | None) -> Flow:
         """The bytes and links of one part of an instruction."""
         model, row, rank = self.topology.model, self.rows[i], int(self.plan.rank[i])
         reads = 2 if REDUCES[row.op] else 1
         writes = 1 if WRITES_DESTINATION[row.op] else 0
         memory = self._memory(rank)
         uses = Counter({memory: reads + writes})
-        rate = model.local_block_GBps
-        if sends:
-            rates = (model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps)
-            rate = rates[sends.kind]
+        rates = (model.nvlink_block_GBps, model.pcie_block_GBps, model.network_block_GBps)
+        caps = []
+        if receives and int(self.sender[i]) in self.pulled:
+            uses[memory] -= 1
+            uses[self._memory(row.recv_peer)] += 1
+            self._cross(receives, size, uses)
+            caps.append(rates[receives.kind])
+        if sends and i not in self.pulled:
+            caps.append(rates[sends.kind])
             if sends.remote:
                 uses[memory] += 1
             else:
                 uses[self._memory(row.send_peer)] += 1
                 self._cross(sends, size, uses)
-        rate *= 1000
+        rate = 1000 * min(caps, default=model.local_block_GBps)
         share = 1.0 if REDUCES[row.op] else model.copy_share
         return Flow(size, rate * self.speed * share, rate, uses)
 

@@ -124,7 +124,7 @@ SLEY_INLINE bool enter(const Call& call) {
     copy_words(&state.block, &b, sizeof b);
     copy_words(&state.setup, &c, sizeof c);
     const bool stale = thread() < c.row_peers && load_ends(call, b);
-    if (thread() == waiter(1)) {
+    if (thread() == (publisher() < kWarp ? publisher() : kWarp)) {
         const u64 before = b.first_cell[b.cell].ticks;
         state.own = own_of(call, b.place).buffers;
         state.ticks = ticks_after(before, span(c));
