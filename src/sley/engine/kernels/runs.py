@@ -70,7 +70,7 @@ class Runs(Value):
             length[rows.start : rows.stop] = 0
             length[rows.start] = len(rows)
             for row, taken in _taken_from_registers(view, rows):
-                first[row], second[row] = (taken + [False, False])[:2]
+                first[row], second[row] = [*taken, False, False][:2]
                 kept[row] = _is_overwritten(view, row, rows) or _is_private(view, row, rows)
         return cls(length, first, second, kept)
 
@@ -89,7 +89,7 @@ class View:
     messages: Messages
     src: list[_Place]
     dst: list[_Place]
-    waits: tuple[LongArray, LongArray]
+    waits: tuple[IntArray, IntArray]
     starts: BoolArray
     posts: BoolArray
     is_plain: bool
@@ -98,7 +98,11 @@ class View:
 def _candidates(view: View) -> list[range]:
     """The longest runs of each block, as if none had to wait for another."""
     plan = view.plan
-    if not view.is_plain or plan.protocol is not Protocol.LL or plan.loop_order is not LoopOrder.TILE:
+    if (
+        not view.is_plain
+        or plan.protocol is not Protocol.LL
+        or plan.loop_order is not LoopOrder.TILE
+    ):
         return []
     found = []
     for block in range(len(plan.block_rank)):

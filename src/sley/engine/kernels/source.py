@@ -42,9 +42,9 @@ _SHARED_BYTES = 48 << 10
 
 _STATE_BYTES, _PEER_BYTES, _LENT_BYTES, _WAIT_BYTES = 1024, 112, 48, 32
 _STEP_BYTES, _CONDITION_BYTES, _ROW_BYTES = 48, 8, 96
-"""Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`, `runs.hpp`): at most 1 KiB, and
-for each connection of its senders and receivers (more with Direct), wait, instruction, condition,
-and row of a run."""
+"""Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`, `runs.hpp`): at most 1 KiB,
+and for each connection of its senders and receivers (more with Direct), wait, instruction,
+condition, and row of a run."""
 
 _LEAST = 32
 """The least connections and waits for which a text has room. Nearly all plans need fewer, so that

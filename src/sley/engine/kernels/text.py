@@ -28,9 +28,12 @@ _LEGEND = """\
 // step(s).waits(n).posts(): the call is step s; it has n waits; other blocks wait for it
 // step(s).averages(k): its results are final; for AVG it divides them by k
 // to(connection, message), from(connection, message): the block's connection, the tile's message
-// row::...(k, flags, ...), run(tile, s, n): n instructions as one, word by word; flags: which operand
-//     is the result before it (kFirst, kSecond), and whether its own isn't stored (kKept)
 // slices(): a call runs so many tiles, from `tile` on; instruction by instruction, all of them
+"""
+
+_LEGEND_OF_RUNS = """\
+// row::send(k, flags, ...) and others, then run(tile, s, n): n calls as one, word by word; flags:
+//   an operand is the result before it (kFirst, kSecond), its own result isn't stored (kKept)
 """
 
 _LEGEND_OF_GROUPS = """\
@@ -65,7 +68,8 @@ def _head(operands: Operands, kinds: Kinds) -> str:
         f"// {one_line(f'{plan.name}: {plan.collective}')}\n"
         f"// {plan.protocol.value}, {counted(plan.slots, 'slot')}, {order}; "
         f"{counted(blocks, 'thread block')} of {counted(len(kinds.members), 'kind')}\n"
-        f"{_LEGEND}{_LEGEND_OF_GROUPS if len(plan.groups) else ''}"
+        f"{_LEGEND}{_LEGEND_OF_RUNS if (operands.runs.length > 1).any() else ''}"
+        f"{_LEGEND_OF_GROUPS if len(plan.groups) else ''}"
         f"namespace sley {{\n"
     )
 
@@ -206,7 +210,7 @@ class _Function:
         return row
 
     def _step(self, step: int, row: int, last: int) -> str:
-        """An instruction's number, its waits, and whether others wait for the instruction `last`."""
+        """An instruction's number and waits, and whether others wait for the one `last`."""
         waits = int(self._o.conditions.offset[row + 1] - self._o.conditions.offset[row])
         number = f"step({step})" + (f".waits({waits})" if waits else "")
         return number + (".posts()" if self._o.posts[last] else "")
