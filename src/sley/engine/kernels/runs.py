@@ -20,7 +20,7 @@ import numpy as np
 from sley.ir.connections import Messages
 from sley.ir.graph import strong_components
 from sley.ir.plan import Plan
-from sley.ir.tables import BoolArray, IntArray, LongArray, Value
+from sley.ir.tables import BoolArray, IntArray, Value
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -215,9 +215,10 @@ def _in_cycles(view: View, candidates: list[range]) -> set[int]:
     follows = np.flatnonzero(plan.step > 0)
     reuses = np.flatnonzero(messages.number >= plan.slots)  # the slots of messages before
     freed = messages.receive[reuses - plan.slots]
-    before = [follows - 1, view.waits[0], messages.send, freed]
-    after = [follows, view.waits[1], messages.receive, messages.send[reuses]]
-    source, target = execution[np.concatenate(before)], execution[np.concatenate(after)]
+    earlier, later = view.waits
+    before = np.concatenate([follows - 1, earlier, messages.send, freed])
+    after = np.concatenate([follows, later, messages.receive, messages.send[reuses]])
+    source, target = execution[before], execution[after]
     apart = source != target
     component = strong_components(len(execution), source[apart], target[apart])
     shared = np.bincount(component)[component] > 1
