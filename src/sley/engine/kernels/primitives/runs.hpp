@@ -18,7 +18,8 @@ struct Row {
     i32 from, from_message, to, to_message;  // the connections' numbers; kNone without
     Place loaded, stored, chunk;             // nowhere() without; and one that has its length
     u32 taken, in, out;                      // the number of the message taken, and the flags
-    i32 length, words, whole;                // whole: words that can be accessed as such
+    i32 length, words;
+    bool is_odd;  // whether its addresses aren't all multiples of 8
     const char* own;
     char* result;
     const u64* message;
@@ -61,7 +62,7 @@ SLEY_INLINE bool settle_row(i32 number, Slices slices, i32 tile) {
     // A copy of elements onto themselves stores nothing: others may read them meanwhile.
     if (row.result == row.own && (row.does & kCombines) == 0) row.result = nullptr;
     const u64 addresses = reinterpret_cast<u64>(row.own) | reinterpret_cast<u64>(row.result);
-    row.whole = addresses % 8 == 0 ? row.length / kWordItems : 0;
+    row.is_odd = addresses % 8 != 0;
     if (row.from != kNone) {
         const End& end = state.receivers[row.from];
         row.taken = number_in_call({end.messages, row.from_message}, slices, tile);
@@ -92,13 +93,13 @@ SLEY_FUNCTION void give_up_rows(u64 verdict, i32 first, i32 end, i32 word, i32 t
     give_up(verdict, rows[late].step, tile, kMessage, static_cast<u32>(rows[late].from), 0);
 }
 
-// Words `first` to `end` of `count` rows. A thread loads the operands of eight rows for a word, then
-// polls for all of their messages at once: their latencies overlap.
-template <bool kAligned>
-SLEY_INLINE bool carry_rows(i32 count, i32 first, i32 end, i32 tile) {
+// `end` words of `count` rows. A thread loads the operands of eight rows for a word, then polls for
+// all of their messages at once: their latencies overlap. kAligned: as for `load_bytes`.
+template <int kAligned>
+SLEY_INLINE bool carry_rows(i32 count, i32 end, i32 tile) {
     constexpr int kBatch = 8 / kShare;
     SLEY_ROLLED
-    for (i32 w = first + thread(); w < end; w += workers()) {
+    for (i32 w = thread(); w < end; w += workers()) {
         u64 last = 0;
         SLEY_ROLLED
         for (i32 from = 0; from < count; from += kBatch) {
@@ -108,7 +109,8 @@ SLEY_INLINE bool carry_rows(i32 count, i32 first, i32 end, i32 tile) {
             SLEY_UNROLL
             for (int k = 0; k < kBatch; ++k) {
                 if (k >= here || batch[k].own == nullptr || w >= batch[k].words) continue;
-                own[k] = load_word<kAligned>(batch[k].own, w, batch[k].length);
+                const i32 items = batch[k].length - w * kWordItems;
+                own[k] = load_bytes<8, kAligned>(batch[k].own + 8ll * w, items);
             }
             Patience patience{0, 0};
             for (;;) {
@@ -137,7 +139,8 @@ SLEY_INLINE bool carry_rows(i32 count, i32 first, i32 end, i32 tile) {
                        : (does & kTakes) != 0  ? b
                                                : a;
                 if (row.result != nullptr) {
-                    store_word<kAligned>(row.result, w, row.length, last);
+                    const i32 items = row.length - w * kWordItems;
+                    store_bytes<8, kAligned>(row.result + 8ll * w, items, last);
                 }
                 if (row.slot != nullptr) put_ll(row.slot, w, row.out, last);
             }
@@ -148,13 +151,17 @@ SLEY_INLINE bool carry_rows(i32 count, i32 first, i32 end, i32 tile) {
 
 // Moves the data of a run for a tile; false if the block gave up.
 SLEY_INLINE bool carry_run(i32 count, i32 tile) {
-    i32 whole = rows[0].whole, end = 0;
+    i32 end = 0;
+    bool is_odd = false;
     SLEY_ROLLED
     for (i32 k = 0; k < count; ++k) {
-        whole = rows[k].whole < whole ? rows[k].whole : whole;
+        is_odd |= rows[k].is_odd;
         end = rows[k].words > end ? rows[k].words : end;
     }
-    return carry_rows<true>(count, 0, whole, tile) && carry_rows<false>(count, whole, end, tile);
+    if constexpr (kItem < 8) {
+        if (is_odd) return carry_rows<kItem>(count, end, tile);
+    }
+    return carry_rows<8>(count, end, tile);
 }
 
 // Executes the run of `count` rows that are set, of which `s` is the first. The waits are the first
