@@ -293,7 +293,7 @@ def save(b: Benchmark) -> Path:
     """Writes the results, and returns the path."""
     kept = {**vars(b.options), "protocols": [p.value for p in b.options.protocols]}
     kept["out"] = str(kept["out"])
-    del kept["report"], kept["lines"]
+    del kept["report"], kept["lines"], kept["step"]
     results = {
         "machine": machine(b),
         "options": kept,
@@ -322,6 +322,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="fewer sizes, rounds and settings")
     made.add_argument("--limit-s", type=float, default=450.0, help="what is left then is left out")
     made.add_argument("--lines", type=Path, help="a file that gets a line of JSON for each time")
+    made.add_argument("--step", help="its name in these lines")
     made.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="of an instruction's wait")
     made.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     made.add_argument("--report", type=Path, help="print the tables of these results, no more")
@@ -357,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     b = Benchmark(options, device, timer_of(device))
     if options.lines is not None:
-        b.lines = Lines(options.lines, "+".join(options.parts))
+        b.lines = Lines(options.lines, options.step or "+".join(options.parts))
     if not b.is_cuda:
         b.left_out.append("threads of a block: this device is threads of a CPU")
     try:
