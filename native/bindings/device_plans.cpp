@@ -82,8 +82,8 @@ Structure structure_of(const std::string& name) {
         return Structure(sizeof(Row)).SLEY_FIELD(op).SLEY_FIELD(flags).SLEY_FIELD(waits)
             .SLEY_FIELD(count).SLEY_FIELD(src).SLEY_FIELD(dst).SLEY_FIELD(from)
             .SLEY_FIELD(from_message).SLEY_FIELD(to).SLEY_FIELD(to_message).SLEY_FIELD(pulled)
-            .SLEY_FIELD(first_wait).SLEY_FIELD(divisor).SLEY_FIELD(from_members)
-            .SLEY_FIELD(to_members);
+            .SLEY_FIELD(first_wait).SLEY_FIELD(divisor).SLEY_FIELD(run)
+            .SLEY_FIELD(from_members).SLEY_FIELD(to_members);
     }
     if (name == "Condition") {
         using Row = layout::Condition;  // with two fields of bits, which have no address

@@ -83,8 +83,8 @@ def test_an_algorithm_gives_the_result_of_its_collective(
     blocks = random.integers(-1000, 1000, shape).astype(np.int64)
     inputs = memory(c, blocks)
     before = [a.copy() for a in inputs]
-    for slots in (1, 8):
-        plan = sley.compile(built, slots=slots)
+    for slots, allocate in ((1, "connection"), (8, "connection"), (1, "instance")):
+        plan = sley.compile(built, slots=slots, allocate=allocate)
         outputs = execute(
             plan,
             inputs,

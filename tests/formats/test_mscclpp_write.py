@@ -33,7 +33,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"protocol": "simple", "zero_copy": True},
     {"protocol": "simple", "hosts": True},
     {"protocol": "simple", "hosts": True, "zero_copy": True, "instances": 2},
-    {"protocol": "ll", "instances": 2},
+    {"protocol": "ll", "instances": 2, "allocate": "instance"},
 )
 """Ways to compile and to write an algorithm. hosts: with port channels between hosts."""
 

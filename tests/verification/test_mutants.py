@@ -278,12 +278,17 @@ def test_a_hang_names_the_least_number_of_slots_that_ends_it(
 
 
 @examples(23)
-@given(random_programs(max_operations=20), st.sampled_from([k for k, _ in KINDS]), st.data())
+@given(
+    random_programs(max_operations=20),
+    st.sampled_from(["connection", "instance"]),
+    st.sampled_from([k for k, _ in KINDS]),
+    st.data(),
+)
 def test_accepted_mutants_run_right(
-    random: RandomProgram, kind: Mutator, data: st.DataObject
+    random: RandomProgram, allocate: str, kind: Mutator, data: st.DataObject
 ) -> None:
     """A mutant may happen to be right; what the verifier lets pass must be."""
-    mutants = list(kind(sley.compile(random.program)))
+    mutants = list(kind(sley.compile(random.program, allocate=allocate)))
     if not mutants:
         return
     mutant = data.draw(st.sampled_from(mutants))

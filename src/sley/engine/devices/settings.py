@@ -41,7 +41,7 @@ _GRAIN_OF_OTHERS = 16, 16
 """Data that are moved at once, and what they take in a slot, in bytes."""
 _BORDERS = 2
 """The most grains that a chunk has in addition, if it is at the place of another one: each of its
-three runs ends with one that may be in part (`primitives/execute.hpp`)."""
+three stretches ends with one that may be in part (`primitives/execute.hpp`)."""
 _SLICES = 2
 """The most slices, as many as NCCL's (`ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS`)."""
 _MOST_SLOT_BYTES = 1 << 30

@@ -76,7 +76,7 @@ def instructions(kernels: Kernels) -> Rows:
     rows["to"] = np.where(sends, o.sends.peer, 0)
     message = np.where(sends, o.sends.message, 0)
     rows["to_message"] = np.where(o.stays, -1 - message, message)
-    rows["divisor"] = o.averages.by_instruction
+    rows["divisor"], rows["run"] = o.averages.by_instruction, o.runs.length
     rows["from_members"] = np.where(sends | receives, np.maximum(o.receives.members, 1), 0)
     rows["to_members"] = np.where(sends | receives, np.maximum(o.sends.members, 1), 0)
     return rows
@@ -92,6 +92,8 @@ def _flags(kernels: Kernels) -> NDArray[np.uint8]:
         taken = (sent != NONE) & in_slot[np.maximum(sent, 0)]
         for bit, marks in enumerate((o.scales.source, o.scales.destination, in_slot, taken), 1):
             flags |= marks.astype(np.uint8) << bit
+    for bit, marks in enumerate((o.runs.first, o.runs.second, o.runs.kept), 5):
+        flags |= marks.astype(np.uint8) << bit
     return flags
 
 

@@ -68,6 +68,10 @@ def _structure(operands: Operands) -> NDArray[np.int32]:
         o.stays,
         o.posts,
         o.averages.by_instruction,
+        o.runs.length,
+        o.runs.first,
+        o.runs.second,
+        o.runs.kept,
     ]
     for ends in (o.sends, o.receives):
         columns += [ends.peer, ends.members, ends.message]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.engine.kernels.averages import Averages
+from sley.engine.kernels.runs import Runs, View
 from sley.engine.kernels.switches import bundles
 from sley.errors import SleyError
 from sley.ir.connections import Connections, Messages
@@ -91,6 +92,10 @@ class Places:
     memory: ByteArray
     chunk: IntArray
 
+    def rows(self) -> list[tuple[int, int]]:
+        """The memory and the chunk of each."""
+        return list(zip(self.memory.tolist(), self.chunk.tolist(), strict=True))
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -117,7 +122,7 @@ class Operands:
     for a message in a slot. stays: bool, whether the sent message is pulled from the buffer.
     posts: bool, whether other blocks wait for the instruction. averages: the divisors of AVG.
     scales: the reads that can multiply inputs by a factor; None for plans that can't.
-    homes: of the plan's scratch.
+    homes: of the plan's scratch. runs: what kernels execute at once.
     """
 
     plan: Plan
@@ -133,6 +138,7 @@ class Operands:
     averages: Averages
     scales: Scales | None
     homes: Homes
+    runs: Runs
 
 
 def operands(plan: Plan) -> Operands:
@@ -147,20 +153,35 @@ def operands(plan: Plan) -> Operands:
     waits = needed_waits(plan) if plan.protocol in (Protocol.LL, Protocol.LL128) else plan.waits
     posts = np.zeros(len(t), bool)
     posts[waits.target] = True
+    src = _places(plan, plan.rank, t.src_buffer, t.src_index, READS_SOURCE[t.op])
+    dst = _places(plan, plan.rank, t.dst_buffer, t.dst_index, WRITES_DESTINATION[t.op])
+    conditions = _conditions(plan, messages.connections, sends, waits, found.holds)
+    homes = Homes.of(plan, messages)
+    view = View(
+        plan=plan,
+        messages=messages,
+        src=src.rows(),
+        dst=dst.rows(),
+        waits=(waits.target, waits.source),
+        starts=np.diff(conditions.offset) > 0,
+        posts=posts,
+        is_plain=not homes.misplaced and not len(plan.groups),
+    )
     return Operands(
         plan=plan,
         connections=messages.connections,
         sends=sends,
         receives=receives,
-        src=_places(plan, plan.rank, t.src_buffer, t.src_index, READS_SOURCE[t.op]),
-        dst=_places(plan, plan.rank, t.dst_buffer, t.dst_index, WRITES_DESTINATION[t.op]),
+        src=src,
+        dst=dst,
         pulled=_places(plan, plan.rank[at], found.buffer[at], found.index[at], has_source),
         stays=found.pulled & SENDS[t.op],
-        conditions=_conditions(plan, messages.connections, sends, waits, found.holds),
+        conditions=conditions,
         posts=posts,
         averages=_averages(plan, messages),
         scales=_scales(plan),
-        homes=Homes.of(plan, messages),
+        homes=homes,
+        runs=Runs.of(view),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from sley.engine.kernels.kinds import Kinds, kinds
 from sley.engine.kernels.operands import Operands, operands
+from sley.engine.kernels.runs import MOST_ROWS
 from sley.engine.kernels.switches import reduction
 from sley.engine.kernels.text import text_of
 from sley.engine.types import DATA_TYPES
@@ -40,9 +41,10 @@ _SHARED_BYTES = 48 << 10
 """The shared memory that a block has on every GPU."""
 
 _STATE_BYTES, _PEER_BYTES, _LENT_BYTES, _WAIT_BYTES = 1024, 112, 48, 32
-_STEP_BYTES, _CONDITION_BYTES = 48, 8
-"""Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`): at most 1 KiB, and for each
-connection of its senders and receivers (more with Direct), wait, instruction and condition."""
+_STEP_BYTES, _CONDITION_BYTES, _ROW_BYTES = 48, 8, 96
+"""Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`, `runs.hpp`): at most 1 KiB,
+and for each connection of its senders and receivers (more with Direct), wait, instruction,
+condition, and row of a run."""
 
 _LEAST = 32
 """The least connections and waits for which a text has room. Nearly all plans need fewer, so that
@@ -53,7 +55,7 @@ _STEPS, _CHUNKS = 1 << 20, 1 << 30
 records."""
 
 _HEADERS = ("layout.hpp", "elements.hpp", "state.hpp", "carry.hpp")
-_OF_PLANS, _OF_GROUPS = ("execute.hpp", "kernel.hpp"), "groups.hpp"
+_OF_PLANS, _OF_GROUPS = ("execute.hpp", "runs.hpp", "kernel.hpp"), "groups.hpp"
 _INCLUDE = re.compile(r'^(#pragma once|#include "(.*)")\n', re.MULTILINE)
 
 
@@ -171,7 +173,8 @@ def _check_shared(operands: Operands) -> None:
 def _state_bytes(operands: Operands, connections: int, waits: int) -> int:
     is_direct = operands.plan.protocol is Protocol.DIRECT
     of_connection = _PEER_BYTES + _LENT_BYTES * is_direct
-    return _STATE_BYTES + of_connection * connections + _WAIT_BYTES * waits
+    rows = _ROW_BYTES * MOST_ROWS * (operands.plan.protocol is Protocol.LL)
+    return _STATE_BYTES + rows + of_connection * connections + _WAIT_BYTES * waits
 
 
 def _connections(operands: Operands) -> int:

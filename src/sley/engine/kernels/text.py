@@ -31,6 +31,11 @@ _LEGEND = """\
 // slices(): a call runs so many tiles, from `tile` on; instruction by instruction, all of them
 """
 
+_LEGEND_OF_RUNS = """\
+// row::send(k, flags, ...) and others, then run(tile, s, n): n calls as one, word by word; flags:
+//   an operand is the result before it (kFirst, kSecond), its own result isn't stored (kKept)
+"""
+
 _LEGEND_OF_GROUPS = """\
 // to(c, m).of(n), from(c, m).of(n): the same of n connections, from c on, at once
 """
@@ -63,7 +68,8 @@ def _head(operands: Operands, kinds: Kinds) -> str:
         f"// {one_line(f'{plan.name}: {plan.collective}')}\n"
         f"// {plan.protocol.value}, {counted(plan.slots, 'slot')}, {order}; "
         f"{counted(blocks, 'thread block')} of {counted(len(kinds.members), 'kind')}\n"
-        f"{_LEGEND}{_LEGEND_OF_GROUPS if len(plan.groups) else ''}"
+        f"{_LEGEND}{_LEGEND_OF_RUNS if (operands.runs.length > 1).any() else ''}"
+        f"{_LEGEND_OF_GROUPS if len(plan.groups) else ''}"
         f"namespace sley {{\n"
     )
 
@@ -161,6 +167,7 @@ class _Function:
                 last_source = source
             lines += self._conditions(rows)
             lines.append(self._call(step, rows))
+            lines += self._end_of_run(step, rows)
         return lines
 
     def _source(self, rows: LongArray) -> str:
@@ -188,16 +195,45 @@ class _Function:
             lines.append(f"{word}({number}, {target}, {step});")
         return lines
 
+    def _end_of_run(self, step: int, rows: LongArray) -> list[str]:
+        """The call of the run of which this is the last instruction."""
+        row, first = int(rows[0]), self._first_of_run(int(rows[0]))
+        length = int(self._o.runs.length[first])
+        if length == 1 or row - first + 1 < length:
+            return []
+        return [f"run(tile, {self._step(step - length + 1, first, row)}, {length});"]
+
+    def _first_of_run(self, row: int) -> int:
+        length = self._o.runs.length
+        while not length[row]:
+            row -= 1
+        return row
+
+    def _step(self, step: int, row: int, last: int) -> str:
+        """An instruction's number and waits, and whether others wait for the one `last`."""
+        waits = int(self._o.conditions.offset[row + 1] - self._o.conditions.offset[row])
+        number = f"step({step})" + (f".waits({waits})" if waits else "")
+        return number + (".posts()" if self._o.posts[last] else "")
+
+    def _in_run(self, row: int) -> list[str]:
+        """The arguments of a row: its number in the run, and the flags."""
+        runs = self._o.runs
+        flags = [
+            name
+            for name, has in (("First", runs.first), ("Second", runs.second), ("Kept", runs.kept))
+            if has[row]
+        ]
+        words = " | ".join(f"k{name}" for name in flags) or "0"
+        return [str(row - self._first_of_run(row)), words]
+
     def _call(self, step: int, rows: LongArray) -> str:
         o, row = self._o, int(rows[0])
         op = Op(int(o.plan.instructions.op[row]))
-        waits = int(o.conditions.offset[row + 1] - o.conditions.offset[row])
-        number = f"step({step})"
-        number += f".waits({waits})" if waits else ""
-        number += ".posts()" if o.posts[row] else ""
+        alone = o.runs.length[row] == 1
+        number = self._step(step, row, row) if alone else f"step({step})"
         divisor = int(o.averages.by_instruction[row])
         number += f".averages({divisor})" if divisor > 1 else ""
-        arguments = ["tile", number]
+        arguments = ["tile", number] if alone else [*self._in_run(row), number]
         of_group = max(o.receives.members[row], o.sends.members[row]) > 1
         if RECEIVES[op]:
             message = f"from({o.receives.peer[row]}, {o.receives.message[row]})"
@@ -212,7 +248,7 @@ class _Function:
         count = int(o.plan.instructions.count[row])
         if op is not Op.NOP and count > 1:
             arguments.append(str(count))
-        return f"{op.name.lower()}({', '.join(arguments)});"
+        return f"{'' if alone else 'row::'}{op.name.lower()}({', '.join(arguments)});"
 
     def _place(self, places: Places, rows: LongArray) -> str:
         memory = int(places.memory[rows[0]])

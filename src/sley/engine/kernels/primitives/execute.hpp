@@ -125,14 +125,14 @@ SLEY_INLINE bool await(Step step, const F& from, const T& to, u32 in, u32 out, S
 
 // Elements of a chunk's tile that are in one piece in memory: all of them, unless the plan keeps
 // chunks at the places of others. Then what all chunks have, as many elements as the last unit of
-// the block has, and the rest of a unit are one run each.
-struct Run {
+// the block has, and the rest of a unit are one stretch each.
+struct Stretch {
     i64 first;  // in the chunk
     i32 length;
 };
-constexpr i32 kRuns = kMisplaced ? 3 : 1;
+constexpr i32 kStretches = kMisplaced ? 3 : 1;
 
-SLEY_INLINE Run run_of(Place where, i32 index, i32 tile, i32 number) {
+SLEY_INLINE Stretch stretch_of(Place where, i32 index, i32 tile, i32 number) {
     const Setup& c = state.setup;
     const i64 begin = tile * c.tile;
     if (!kMisplaced || c.is_even) {
@@ -180,20 +180,20 @@ SLEY_INLINE bool carry(Step step, const F& from, Place src, Place dst, const T& 
         if (!to.stays) slot = slot_of(state.senders[to.peer], out);
     }
     bool is_fine = true;
-    for (i32 n = 0; n < pieces * kRuns && is_fine; ++n) {
-        const i32 i = n / kRuns;
-        const Run run = run_of(K::kReads ? src : dst, i, tile, n % kRuns);
-        const i32 length = run.length * merged;
+    for (i32 n = 0; n < pieces * kStretches && is_fine; ++n) {
+        const i32 i = n / kStretches;
+        const Stretch stretch = stretch_of(K::kReads ? src : dst, i, tile, n % kStretches);
+        const i32 length = stretch.length * merged;
         if (kMisplaced && length == 0) continue;
-        char* target = K::kWrites ? address(state.own, dst, i, run.first) : nullptr;
-        const char* source = K::kReads ? address(state.own, src, i, run.first) : nullptr;
+        char* target = K::kWrites ? address(state.own, dst, i, stretch.first) : nullptr;
+        const char* source = K::kReads ? address(state.own, src, i, stretch.first) : nullptr;
         const char* arrived = message;
         char* leaving = slot;
         message += bytes_in_slot(length);
         if (slot != nullptr) slot += bytes_in_slot(length);
         if constexpr (K::kReceives && kProtocol == kDirect) {
             if (is_pulled) {
-                arrived = address(state.borrowed[from.peer], from.pulled, i, run.first);
+                arrived = address(state.borrowed[from.peer], from.pulled, i, stretch.first);
             }
         }
         i32 divisor = step.divisor;

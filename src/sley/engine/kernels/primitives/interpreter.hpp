@@ -55,9 +55,44 @@ SLEY_INLINE void interpret_group(i32 tile, Step s, const Instruction& in, Group 
 }
 #endif
 
-SLEY_INLINE void interpret(i32 tile, i32 number) {
+#if SLEY_PROTOCOL == 1
+SLEY_INLINE void interpret_row(i32 n, Step s, const Instruction& in, From from, To to) {
+    const u32 flags = in.flags;
+    switch (in.op) {
+        case 1: set_row<Send>(n, s, flags, from, in.src, in.dst, to); break;
+        case 2: set_row<Recv>(n, s, flags, from, in.src, in.dst, to); break;
+        case 3: set_row<Copy>(n, s, flags, from, in.src, in.dst, to); break;
+        case 4: set_row<Reduce>(n, s, flags, from, in.src, in.dst, to); break;
+        case 5: set_row<RecvReduceCopy>(n, s, flags, from, in.src, in.dst, to); break;
+        case 6: set_row<RecvCopySend>(n, s, flags, from, in.src, in.dst, to); break;
+        case 7: set_row<RecvReduceSend>(n, s, flags, from, in.src, in.dst, to); break;
+        case 8: set_row<RecvReduceCopySend>(n, s, flags, from, in.src, in.dst, to); break;
+        case 9: set_row<CopySend>(n, s, flags, from, in.src, in.dst, to); break;
+    }
+}
+
+SLEY_INLINE void interpret_run(i32 tile, i32 number, const Instruction& first) {
+    Step s = step(static_cast<u32>(number)).waits(first.waits);
+    for (i32 k = thread(); k < first.run && thread() < workers(); k += workers()) {
+        const Instruction& in = steps[number + k];
+        const Step own = step(static_cast<u32>(number + k)).averages(in.divisor);
+        interpret_row(k, own, in, from(in.from, in.from_message), to(in.to, in.to_message));
+    }
+    if ((steps[number + first.run - 1].flags & kPosts) != 0) s = s.posts();
+    run(tile, s, first.run);
+}
+#endif
+
+// Executes an instruction, or the run that begins with it. Returns the number of instructions.
+SLEY_INLINE i32 interpret(i32 tile, i32 number) {
     const Instruction& in = steps[number];
     if (in.waits > 0) set_conditions(in);
+#if SLEY_PROTOCOL == 1
+    if (!kScales && in.run > 1) {
+        interpret_run(tile, number, in);
+        return in.run;
+    }
+#endif
     Step s = step(static_cast<u32>(number)).waits(in.waits);
     if ((in.flags & kPosts) != 0) s = s.posts();
     s = s.averages(kScales ? in.flags : in.divisor);
@@ -68,7 +103,7 @@ SLEY_INLINE void interpret(i32 tile, i32 number) {
 #if SLEY_GROUPS
     if (in.from_members > 1 || in.to_members > 1) {
         interpret_group(tile, s, in, from.of(in.from_members), to.of(in.to_members));
-        return;
+        return 1;
     }
 #endif
     switch (in.op) {
@@ -83,6 +118,7 @@ SLEY_INLINE void interpret(i32 tile, i32 number) {
         case 8: recv_reduce_copy_send(tile, s, from, in.src, in.dst, to, in.count); break;
         case 9: copy_send(tile, s, in.src, in.dst, to, in.count); break;
     }
+    return 1;
 }
 
 }  // namespace sley
@@ -94,7 +130,7 @@ SLEY_KERNEL(sley_run) {
     settle(stale);
     const i32 count = state.block.steps;
     for (i32 tile = 0; more(tile); tile += slices()) {
-        for (i32 number = 0; number < count; ++number) interpret(tile, number);
+        for (i32 number = 0; number < count;) number += interpret(tile, number);
     }
     end();
 }

@@ -91,9 +91,11 @@ struct Place {
 
 // Whether other blocks wait for the instruction; and in a call that multiplies inputs by a factor,
 // whether it does so with its source and its destination, and whether the message that it sends, or
-// receives, is in a slot because of that.
+// receives, is in a slot because of that. In a run: whether its first operand, or the second one, is
+// the result of the instruction before, and whether its own result isn't stored.
 enum InstructionFlag : u32 {
-    kPosts = 1, kScalesSource = 2, kScalesDestination = 4, kSendsScaled = 8, kReceivesScaled = 16
+    kPosts = 1, kScalesSource = 2, kScalesDestination = 4, kSendsScaled = 8, kReceivesScaled = 16,
+    kFirst = 32, kSecond = 64, kKept = 128
 };
 
 // Interpreter: a row for each instruction.
@@ -107,7 +109,8 @@ struct alignas(16) Instruction {
     i32 to, to_message;  // -1 - number for a message that stays in the buffer
     Place pulled;        // the received message's place at the sender; kNowhere: in a slot
     i32 first_wait;
-    i32 divisor;  // of the results, for AVG; 1: none
+    u16 divisor;  // of the results, for AVG; 1: none
+    u16 run;      // instructions of the run that begins here; 0 behind the first of one
     u16 from_members, to_members;  // connections: those of a group, one, or none
 };
 

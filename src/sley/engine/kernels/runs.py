@@ -1,0 +1,225 @@
+"""Runs: neighbouring instructions of a thread block that kernels execute as one, word by word.
+
+A block that serves several connections turns from one to the next, and each turn has its barriers,
+its wait and its pass through memory. In a run a thread does all instructions for one word, then all
+of them for its next word: it loads an operand once for all ranks to which it goes, polls for the
+messages of all ranks at once, and keeps sums in registers. What an instruction does stays what
+`docs/machine.md` says, and the plan stays as it is: only kernels know runs.
+
+A run needs at once what its instructions need one after another. So it must not wait for what one
+of them causes: the graph of executions, each run one of them, has no cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sley.ir.connections import Messages
+from sley.ir.graph import strong_components
+from sley.ir.plan import Plan
+from sley.ir.tables import BoolArray, IntArray, Value
+from sley.ir.words import (
+    READS_SOURCE,
+    RECEIVES,
+    SENDS,
+    WRITES_DESTINATION,
+    Buffer,
+    LoopOrder,
+    Op,
+    Protocol,
+)
+
+MOST_ROWS = 32
+"""The most instructions of a run: their addresses are in a block's shared memory
+(`primitives/runs.hpp`)."""
+
+_Place = tuple[int, int]
+"""A memory and a chunk in it, as in `Places`."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Runs(Value):
+    """The runs of a plan; a row for each instruction.
+
+    length: int32, the instructions of the run that begins with this one; 1 for one that is alone,
+        0 for those behind the first of a run.
+    first, second: bool, whether this operand is the result of the instruction before. The first is
+        the one on the left of the reduction, or the only one.
+    kept: bool, whether the result isn't stored: the next instruction of the run overwrites it, or
+        it is in scratch and no instruction outside the run reads it.
+    """
+
+    length: IntArray
+    first: BoolArray
+    second: BoolArray
+    kept: BoolArray
+
+    @classmethod
+    def of(cls, view: View) -> Runs:
+        """The runs of a verified plan."""
+        number = len(view.plan.instructions)
+        length = np.ones(number, np.int32)
+        first, second, kept = (np.zeros(number, bool) for _ in range(3))
+        candidates = _candidates(view)
+        while candidates and (stuck := _in_cycles(view, candidates)):
+            candidates = [rows for rows in candidates if rows.start not in stuck]
+        for rows in candidates:
+            length[rows.start : rows.stop] = 0
+            length[rows.start] = len(rows)
+            for row, taken in _taken_from_registers(view, rows):
+                first[row], second[row] = [*taken, False, False][:2]
+                kept[row] = _is_overwritten(view, row, rows) or _is_private(view, row, rows)
+        return cls(length, first, second, kept)
+
+
+@dataclass(frozen=True)
+class View:
+    """What runs depend on, of a plan and its operands.
+
+    src, dst: of each instruction the memory and the chunk, (NOWHERE, 0) without. waits: the
+    (earlier, later) instructions of each condition; starts: bool, whether an instruction has a
+    condition; posts: whether others wait for it. is_plain: whether instructions may be in runs at
+    all.
+    """
+
+    plan: Plan
+    messages: Messages
+    src: list[_Place]
+    dst: list[_Place]
+    waits: tuple[IntArray, IntArray]
+    starts: BoolArray
+    posts: BoolArray
+    is_plain: bool
+
+
+def _candidates(view: View) -> list[range]:
+    """The longest runs of each block, as if none had to wait for another."""
+    plan = view.plan
+    if (
+        not view.is_plain
+        or plan.protocol is not Protocol.LL
+        or plan.loop_order is not LoopOrder.TILE
+    ):
+        return []
+    found = []
+    for block in range(len(plan.block_rank)):
+        first = row = int(plan.block_offset[block])
+        end = int(plan.block_offset[block + 1])
+        while first < end:
+            run = _Candidate(view)
+            while row < end and run.takes(row):
+                row += 1
+            row = max(row, first + 1)
+            if row - first > 1:
+                found.append(range(first, row))
+            first = row
+    return found
+
+
+class _Candidate:
+    """A run that grows by one instruction after another."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._rows = 0
+        self._receives = self._sends = self._ends = False
+        self._written: set[_Place] = set()
+        self._last: set[_Place] = set()  # the places of the last result
+
+    def takes(self, row: int) -> bool:
+        """Whether the instruction belongs to the run, which then has it."""
+        view, t = self._view, self._view.plan.instructions
+        op = Op(int(t.op[row]))
+        src, dst = view.src[row], view.dst[row]
+        receives, sends = bool(RECEIVES[op]), bool(SENDS[op])
+        if op is Op.NOP or self._ends or self._rows == MOST_ROWS or t.count[row] != 1:
+            return False
+        if self._rows and view.starts[row]:
+            return False
+        # A peer may need all words of what the run sends before it sends what the run receives.
+        if receives and self._sends:
+            return False
+        if sends and not receives and self._receives and src not in self._last:
+            return False
+        loaded = set(_operands(op, src, dst)) - self._last
+        if len(loaded) > 1 or loaded & self._written:
+            return False
+        self._rows += 1
+        self._receives |= receives
+        self._sends |= sends
+        self._ends = bool(view.posts[row])
+        self._last = _places_of_result(op, src, dst)
+        if WRITES_DESTINATION[op]:
+            self._written.add(dst)
+        return True
+
+
+def _operands(op: Op, src: _Place, dst: _Place) -> Iterator[_Place]:
+    """The places that an instruction reads, in the order of its operands."""
+    if op is Op.REDUCE:
+        yield dst
+    if READS_SOURCE[op]:
+        yield src
+
+
+def _places_of_result(op: Op, src: _Place, dst: _Place) -> set[_Place]:
+    """The places that hold the result of an instruction after it."""
+    found = {dst} if WRITES_DESTINATION[op] else set()
+    if op in (Op.SEND, Op.COPY, Op.COPY_SEND):
+        found.add(src)
+    return found
+
+
+def _taken_from_registers(view: View, rows: range) -> Iterator[tuple[int, list[bool]]]:
+    """The instructions of a run, and of each operand whether it is the result before."""
+    last: set[_Place] = set()
+    for row in rows:
+        op, ends = Op(int(view.plan.instructions.op[row])), (view.src[row], view.dst[row])
+        yield row, [place in last for place in _operands(op, *ends)]
+        last = _places_of_result(op, *ends)
+
+
+def _is_overwritten(view: View, row: int, rows: range) -> bool:
+    """Whether the next instruction of the run overwrites the result."""
+    ops, after = view.plan.instructions.op, row + 1
+    if after not in rows or not (WRITES_DESTINATION[ops[row]] and WRITES_DESTINATION[ops[after]]):
+        return False
+    return view.dst[after] == view.dst[row]
+
+
+def _is_private(view: View, row: int, rows: range) -> bool:
+    """Whether the result is in scratch, and of all instructions of the rank only the next one of
+    the run reads it, from a register."""
+    plan, place = view.plan, view.dst[row]
+    ops, count = plan.instructions.op, plan.instructions.count
+    if not WRITES_DESTINATION[ops[row]] or place[0] != Buffer.SCRATCH:
+        return False
+    first, end = (int(plan.block_offset[b]) for b in plan.rank_block[plan.rank[row] :][:2])
+    return not any(
+        memory == place[0] and chunk <= place[1] < chunk + count[other]
+        for other in range(first, end)
+        if other != row + 1 or other not in rows
+        for memory, chunk in _operands(Op(int(ops[other])), view.src[other], view.dst[other])
+    )
+
+
+def _in_cycles(view: View, candidates: list[range]) -> set[int]:
+    """The first rows of the runs that wait for themselves, if each run is one execution."""
+    plan, messages = view.plan, view.messages
+    execution = np.arange(len(plan.instructions))
+    for rows in candidates:
+        execution[rows.start : rows.stop] = rows.start
+    follows = np.flatnonzero(plan.step > 0)
+    reuses = np.flatnonzero(messages.number >= plan.slots)  # the slots of messages before
+    freed = messages.receive[reuses - plan.slots]
+    earlier, later = view.waits
+    before = np.concatenate([follows - 1, earlier, messages.send, freed])
+    after = np.concatenate([follows, later, messages.receive, messages.send[reuses]])
+    source, target = execution[before], execution[after]
+    apart = source != target
+    component = strong_components(len(execution), source[apart], target[apart])
+    shared = np.bincount(component)[component] > 1
+    return {rows.start for rows in candidates if shared[rows.start]}
