@@ -200,3 +200,13 @@ def test_kinds_whose_counts_vary_have_the_rows_of_processors() -> None:
         assert default_rows(kind, hosts_of(3), limits=DeviceLimits()) == default_rows(
             kind, hosts_of(3)
         )
+
+
+def test_small_calls_in_either_place_take_one_step() -> None:
+    """With a block for each connection the output could be written before the input is sent."""
+    limits = DeviceLimits(is_one_device=True)
+    small = device_rules.device_rows("all_reduce", 4, limits, disk=False, either_place=True)[
+        0
+    ].recipe
+    assert small.name == "one-step-allreduce"
+    assert small.options["allocate"] == "instance"

@@ -150,13 +150,17 @@ def _found(
     """For each row the algorithm, its options, the last size, the note, and what was refused."""
     from sley.compiler import choose
 
-    programs = _programs(collective, ranks, machine, either_place)
+    programs = {
+        how: _programs(collective, ranks, machine, how if either_place else None)
+        for how in (Allocation.INSTANCE, Allocation.CONNECTION)
+    }
     choices: list[Choice] = []
     most = limits.max_blocks if limits.is_one_device else _MOST_INSTANCES
     for sizes, instances in _COMPARED:
         is_small = sizes[-1] <= _SMALL_BYTES
+        allocation = Allocation.INSTANCE if is_small else Allocation.CONNECTION
         choices += choose(
-            programs,
+            programs[allocation],
             sizes,
             machine,
             interpreter=False,
@@ -165,7 +169,7 @@ def _found(
             instances=[number for number in instances if number <= most] or [1],
             channels=1,
             schedule=Schedule.MSCCL,
-            allocate=Allocation.INSTANCE if is_small else Allocation.CONNECTION,
+            allocate=allocation,
         ).ranges
     note = f"the fastest by the model of {machine.name}, not measured here"
     ends = [*(choice.end.size_bytes for choice in choices[:-1]), None]
@@ -199,9 +203,15 @@ def _refused(choice: Choice) -> list[str]:
     return [f"{name} ({made}): {by} at {size_text(size_bytes)}, by the model"]
 
 
-def _programs(collective: str, ranks: int, machine: Topology, either_place: bool) -> list[Program]:
+def _programs(
+    collective: str, ranks: int, machine: Topology, either_place: Allocation | None
+) -> list[Program]:
     """The algorithms for a collective that the machine links, without those for switches: with a
-    process for each rank no switch runs them. Errors: as `device_rows`."""
+    process for each rank no switch runs them.
+
+    either_place: an allocation whose plans must be right in either place, or None. Blocks that send
+    to all peers before they receive make more of them right. Errors: as `device_rows`.
+    """
     from sley.communicator.selection.places import in_either_place
     from sley.compiler import compile
     from sley.compiler.passes.links import check_links
@@ -212,10 +222,10 @@ def _programs(collective: str, ranks: int, machine: Topology, either_place: bool
         if one.collective != collective or "ranks" not in one.parameters:
             continue
         try:
-            program = build(one.name, ranks=ranks, in_place=not either_place)
+            program = build(one.name, ranks=ranks, in_place=either_place is None)
             check_links(program, machine)
-            if either_place:
-                in_either_place(compile(program))
+            if either_place is not None:
+                in_either_place(compile(program, allocate=either_place))
         except SleyError as problem:  # of an algorithm for other numbers of ranks too
             problems.append(problem)
         else:
