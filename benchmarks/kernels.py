@@ -201,32 +201,19 @@ def _nccl(b: Benchmark, ranks: int) -> list[kernels_nccl.Peer]:
     if b.options.nccl is None:
         b.left_out.append("NCCL: no --nccl names its library (libnccl.so.2, 2.30 or newer)")
         return []
-    found = _started(b, ranks)
-    first = kernels_nccl.Way(found[0], "all_reduce", "ncclAllReduce")
-    if not found[0].failure and not first.answers_in_time(b.counts[0]):
-        b.left_out.append("NCCL's calls behind a gate: it gave no time, so they start at once")
-        for peer in found:
-            peer.close()
-        found = _started(b, ranks, "--no-gate")
-    for peer in [peer for peer in found if peer.failure]:
-        row = {**peer.setting.label, "part": "cells", "failure": peer.failure}
-        b.rows += [{**row, "kind": kind} for kind in b.options.kinds if peer.setting.ways(kind)]
-        peer.close()
-    ready = [peer for peer in found if not peer.failure]
-    for peer in ready:
-        b.options.nccl_version, b.options.nccl_timing = peer.version, peer.timing
-    return ready
-
-
-def _started(b: Benchmark, ranks: int, *further: str) -> list[kernels_nccl.Peer]:
-    """The processes, of which each is ready or has failed."""
-    device = ["--device", b.options.device, "--ordinal", str(b.options.ordinal), *further]
+    device = ["--device", b.options.device, "--ordinal", str(b.options.ordinal)]
     wanted = kernels_nccl.settings(ranks, MOST_BLOCKS // ranks, quick=b.options.quick)
     most = max(b.options.sizes)
     running = [kernels_nccl.Peer.start(s, b.options.nccl, device, most) for s in wanted]
+    ready = [peer for peer in running if peer.ready()]
     for peer in running:
-        peer.ready()
-    return running
+        if peer in ready:
+            b.options.nccl_version, b.options.nccl_timing = peer.version, peer.timing
+            continue
+        row = {**peer.setting.label, "part": "cells", "failure": peer.failure}
+        b.rows += [{**row, "kind": kind} for kind in b.options.kinds if peer.setting.ways(kind)]
+        peer.close()
+    return ready
 
 
 def engines(b: Benchmark) -> None:
@@ -293,7 +280,7 @@ def save(b: Benchmark) -> Path:
     """Writes the results, and returns the path."""
     kept = {**vars(b.options), "protocols": [p.value for p in b.options.protocols]}
     kept["out"] = str(kept["out"])
-    del kept["report"], kept["lines"]
+    del kept["report"], kept["lines"], kept["step"]
     results = {
         "machine": machine(b),
         "options": kept,
@@ -322,6 +309,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="fewer sizes, rounds and settings")
     made.add_argument("--limit-s", type=float, default=450.0, help="what is left then is left out")
     made.add_argument("--lines", type=Path, help="a file that gets a line of JSON for each time")
+    made.add_argument("--step", help="its name in these lines")
     made.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="of an instruction's wait")
     made.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     made.add_argument("--report", type=Path, help="print the tables of these results, no more")
@@ -357,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     b = Benchmark(options, device, timer_of(device))
     if options.lines is not None:
-        b.lines = Lines(options.lines, "+".join(options.parts))
+        b.lines = Lines(options.lines, options.step or "+".join(options.parts))
     if not b.is_cuda:
         b.left_out.append("threads of a block: this device is threads of a CPU")
     try:

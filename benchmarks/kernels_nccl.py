@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from queue import Empty, Queue
 from typing import Any
 
-from kernels_timing import CALLS, TurnError, timer_of
+from kernels_timing import TurnError, timer_of
 
 NEEDED = (2, 30)
 _FLOAT32, _SUM, _ROOT = 7, 0, 0  # nccl.h: ncclDataType_t, ncclRedOp_t
@@ -195,14 +195,6 @@ class Way:
         if way == SENDS:
             self.label["algorithm"] = "sends"
 
-    def answers_in_time(self, count: int) -> bool:
-        """Whether NCCL can be timed: its calls might wait for earlier calls that have not started
-        yet."""
-        try:
-            return not self.prepare(count) and self.time_us(count, CALLS) > 0
-        except TurnError:
-            return False
-
     def prepare(self, count: int) -> str:
         """Runs one call, and checks the results."""
         return str(self._peer.ask(way=self._way, count=count).get("failure", ""))
@@ -318,7 +310,7 @@ def serve(o: argparse.Namespace) -> None:
     from sley.engine.devices.device import Memory
 
     device, nccl = open_device(o.device, o.ordinal), Nccl(o.lib)
-    timer = timer_of(device, gate=not o.no_gate)
+    timer = timer_of(device)
     comms = nccl.communicators(o.ranks, o.ordinal)
 
     def allocate(size_bytes: int) -> Memory:
@@ -382,7 +374,6 @@ def main() -> None:
     parser.add_argument("--ordinal", type=int, default=0)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--most-bytes", type=int, required=True)
-    parser.add_argument("--no-gate", action="store_true", help="calls start at once")
     parser.add_argument("--windows", action="store_true", help="arrays are in symmetric windows")
     try:
         serve(parser.parse_args())

@@ -67,10 +67,9 @@ class HostTimer:
 
 
 class CudaTimer:
-    """A timer for a GPU: events around a batch of calls that starts when all of it is enqueued, or,
-    with gate=False, at once."""
+    """A timer for a GPU: events around a batch of calls that starts when all of it is enqueued."""
 
-    def __init__(self, device: Any, *, gate: bool = True) -> None:
+    def __init__(self, device: Any) -> None:
         from cuda.bindings import driver
 
         self._device, self._cu = device, driver
@@ -79,7 +78,7 @@ class CudaTimer:
         with self._current():
             self._begin, self._end = self._event(timing=True), self._event(timing=True)
             self._joints = [self._event(timing=False) for _ in range(129)]
-        self._gated = gate and self._can_gate()
+        self._gated = self._can_gate()
         self.how = "CUDA events around back-to-back calls" + (
             ", enqueued before the first one starts" if self._gated else ", no gate"
         )
@@ -183,9 +182,9 @@ class CudaTimer:
         return values[0] if values else None
 
 
-def timer_of(device: Device, *, gate: bool = True) -> Timer:
+def timer_of(device: Device) -> Timer:
     """The timer for a device."""
-    return CudaTimer(device, gate=gate) if device.platform == "cuda" else HostTimer(device)
+    return CudaTimer(device) if device.platform == "cuda" else HostTimer(device)
 
 
 class TurnError(Exception):

@@ -135,7 +135,8 @@ def _cells(ranks: int, deadline_s: float) -> Step:
         found = ["benchmarks/kernels.py", "--quick", "--parts", "cells", "--ranks", str(ranks)]
         found += ["--protocols", protocols, "--limit-s", f"{(deadline_s - 10) * run.slowness:g}"]
         found += ["--sizes", ",".join(str(n) for n in CELLS if n <= run.most_bytes)]
-        found += ["--lines", str(run.lines), "--timeout-s", run.timeout_s, "--out", str(run.out)]
+        found += ["--lines", str(run.lines), "--step", f"cells-{ranks}"]
+        found += ["--timeout-s", run.timeout_s, "--out", str(run.out)]
         return [*found, *(["--nccl", run.nccl] if run.nccl else [])]
 
     return Step(f"cells-{ranks}", deadline_s, _of_sound(command))

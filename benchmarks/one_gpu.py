@@ -39,6 +39,7 @@ ENGINES = f"kernels-{DEVICE}-20261127-073055.json"
 PEERS = {4: f"kernels-{DEVICE}-20261127-072455.json", 8: f"kernels-{DEVICE}-20261126-211308.json"}
 
 LIMITS = DeviceLimits(is_one_device=True)
+MOST_STEP_BYTES = 256 << 10
 LEAST_BYTES = 16
 """A rank's part of a block's data: with less, measured calls cut chunks into elements."""
 
@@ -205,8 +206,8 @@ SIZES = tuple(256 << 2 * step for step in range(11))
 
 
 def predictions_table(gpu: OneGPU) -> str:
-    """AllReduces of 2, 4 and 8 ranks as communicators choose them, by the interpreter, beside
-    NCCL's measured times, us, in Markdown."""
+    """AllReduces of 2, 4 and 8 ranks as communicators choose them, and in one step, by the
+    interpreter, beside NCCL's measured times, us, in Markdown."""
     lines = []
     for ranks in (2, 4, 8):
         nccl, rows = _nccl(ranks), device_rows("all_reduce", ranks, LIMITS, disk=False)
@@ -217,8 +218,19 @@ def predictions_table(gpu: OneGPU) -> str:
             us = sley.simulate(plan, size, gpu.topology(ranks), interpreter=True).time_us
             how = f"{recipe.stem}, {plan.protocol.value}, {plan.blocks_per_rank} blocks"
             theirs = f"{nccl[size]:.1f}" if size in nccl else MISSING
-            lines.append((ranks, size_text(size), how, f"{us:.1f}", theirs))
-    return table(("ranks", "size", "plan", "predicted us", "NCCL, measured"), lines)
+            step = f"{one_step_us(ranks, size, gpu):.1f}" if size <= MOST_STEP_BYTES else MISSING
+            lines.append((ranks, size_text(size), how, f"{us:.1f}", step, theirs))
+    head = ("ranks", "size", "plan", "predicted us", "one step, LL", "NCCL, measured")
+    return table(head, lines)
+
+
+def one_step_us(ranks: int, size: int, gpu: OneGPU) -> float:
+    """An AllReduce in one step with LL. Its blocks execute all sends as one run, and all receives
+    with their sum as another: a launch, a hop, the loads, and two instructions to read."""
+    program = build("one-step-allreduce", ranks=ranks, in_place=True)
+    plan = sley.compile(program, protocol="LL", instances=8, allocate="instance")
+    us = sley.simulate(plan, size, gpu.topology(ranks, 256)).time_us
+    return us + 2 * gpu.decode_us
 
 
 def _nccl(ranks: int) -> dict[int, float]:

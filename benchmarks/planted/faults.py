@@ -899,8 +899,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "kernel: a block publishes before all of its threads are done",
         "engine/devices engine/kernels",
-        "if (any_thread(!is_fine)) {",
-        "if (!is_fine) {",
+        "any_thread(!is_fine)) {\n            state.failed = true;\n            return;\n"
+        "        }\n        publish_end",
+        "!is_fine) {\n            state.failed = true;\n            return;\n"
+        "        }\n        publish_end",
     ),
     _fault(
         "kernel: a message is taken for one that was seen",

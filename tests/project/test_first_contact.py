@@ -210,6 +210,30 @@ def test_the_commit_and_what_differs_from_it_are_facts(tmp_path: Path) -> None:
     assert "not a git repository" in commit_of(tmp_path / "inner")["commit"]
 
 
+@pytest.mark.parametrize(("ends", "good"), [("exit 0", True), ("echo no GPU >&2; exit 1", False)])
+def test_the_lines_of_the_parts_of_a_call_are_kept(
+    ends: str, good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from first_contact import parts
+    from first_contact.lines import Lines, read_lines
+
+    lines = Lines(tmp_path / "lines", "parts")
+    monkeypatch.setattr(parts.shutil, "which", lambda *name, **more: None)
+    assert parts.step(lines), "nothing fails without a compiler"
+    program = f"#!/bin/sh\necho '{{\"us\": 3}}'\n{ends}\n"
+    (tmp_path / "program").write_text(program)
+    compiler = tmp_path / "nvcc"
+    copies = f'cp {tmp_path}/program "$made"; chmod +x "$made"'
+    compiler.write_text(f"#!/bin/sh\nfor made; do :; done\n{copies}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(parts.shutil, "which", lambda *name, **more: str(compiler))
+    assert parts.step(lines) == good
+    rows = list(read_lines(lines.path))
+    assert rows[0]["left_out"] == "no nvcc"
+    assert [row["us"] for row in rows if "us" in row] == [3]
+    assert [row["failure"] for row in rows if "failure" in row] == ["no GPU\n"] * (not good)
+
+
 def test_without_a_gpu_the_run_says_so_and_fails(tmp_path: Path) -> None:
     from sley.engine.devices.cuda import CudaDevice
     from sley.errors import SleyError

@@ -29,18 +29,27 @@ from sley.topologies.one_gpu import ONE_H100
 if TYPE_CHECKING:
     from sley.compiler import Choice
 
-SMALL_BYTES = 16 << 10
-"""Size up to which plans have as few blocks as they can. In the model blocks cost nothing; on an
-H100 rings of 8 ranks with LL took 26 us with one block up to this size, and with 16 blocks 36 us at
-1 KB and 28 us from 4 KB on."""
-
 _FLAGGED_SLOTS = 4
 """Slots of LL and LL128: a message is written and read at the same time, so one is under way, one's
 slot becomes free, and two are for ranks that are late. NCCL's eight would cost twice the memory."""
 
-_COMPARED = ((4 << 10,), (1,)), ((SMALL_BYTES, 256 << 20), (1, 2, 4, 8, 16))
-"""The sizes at which plans are compared, and their numbers of instances: for small calls one size
-stands for all; for others all sizes between, and above 256 MB the choice is the one there."""
+_SMALL_BYTES = 256 << 10
+"""Size up to which LL is compared alone, in blocks that serve all peers: along rings it was the
+fastest protocol on an H100, and a block takes the words of all its peers at once."""
+
+_COMPARED = (
+    ((4 << 10,), (1,)),
+    ((8 << 10, 64 << 10), (1, 2, 4)),
+    ((128 << 10, _SMALL_BYTES), (1, 2, 4, 8, 16)),
+    ((512 << 10, 256 << 20), (1, 2, 4, 8, 16, 32)),
+)
+"""The sizes at which plans are compared, and their numbers of instances. Blocks cost nothing in the
+model, but time: on an H100 rings of LL on 8, 4 and 2 ranks took 3.1, 2.7 and -0.4 us more at 4 KB
+in 16 blocks of 128 threads than in one. Rings of Simple on 4 ranks were by 13 and 26 % faster in 32
+blocks than in 16 at 4 and 64 MB. Above 256 MB the choice is the one there."""
+
+_MOST_INSTANCES = 16
+"""Where ranks have devices of their own: 32, measured on one, take twice the slots."""
 
 
 @dataclass(frozen=True)
@@ -141,27 +150,32 @@ def _found(
     """For each row the algorithm, its options, the last size, the note, and what was refused."""
     from sley.compiler import choose
 
-    programs = _programs(collective, ranks, machine, either_place)
+    programs = {
+        how: _programs(collective, ranks, machine, how if either_place else None)
+        for how in (Allocation.INSTANCE, Allocation.CONNECTION)
+    }
     choices: list[Choice] = []
+    most = limits.max_blocks if limits.is_one_device else _MOST_INSTANCES
     for sizes, instances in _COMPARED:
+        is_small = sizes[-1] <= _SMALL_BYTES
+        allocation = Allocation.INSTANCE if is_small else Allocation.CONNECTION
         choices += choose(
-            programs,
+            programs[allocation],
             sizes,
             machine,
             interpreter=False,
             most_blocks=limits.max_blocks,
-            protocol=limits.protocols,
-            instances=instances,
+            protocol=[Protocol.LL] if is_small else limits.protocols,
+            instances=[number for number in instances if number <= most] or [1],
             channels=1,
             schedule=Schedule.MSCCL,
-            allocate=Allocation.CONNECTION,
+            allocate=allocation,
         ).ranges
     note = f"the fastest by the model of {machine.name}, not measured here"
-    notes = [f"small, so of few blocks; {note}", *[note] * (len(choices) - 1)]
-    ends = [SMALL_BYTES, *(choice.end.size_bytes for choice in choices[1:-1]), None]
+    ends = [*(choice.end.size_bytes for choice in choices[:-1]), None]
     rows = [
-        (choice.algorithm, _options(choice, limits), end, text, _refused(choice))
-        for choice, end, text in zip(choices, ends, notes, strict=True)
+        (choice.algorithm, _options(choice, limits), end, note, _refused(choice))
+        for choice, end in zip(choices, ends, strict=True)
     ]
     # Equal neighbours are one row, with the end of the last.
     return [row for row, after in zip(rows, [*rows[1:], ()], strict=True) if row[:2] != after[:2]]
@@ -170,6 +184,8 @@ def _found(
 def _options(choice: Choice, limits: DeviceLimits) -> dict[str, object]:
     protocol = choice.plan.protocol
     options: dict[str, object] = {"protocol": protocol.value, "instances": choice.options.instances}
+    if choice.options.allocate is Allocation.INSTANCE:
+        options["allocate"] = Allocation.INSTANCE.value
     if protocol in (Protocol.LL, Protocol.LL128):
         options["slots"] = _FLAGGED_SLOTS
     if choice.plan.blocks_per_rank > limits.max_blocks:  # as have all candidates
@@ -187,9 +203,15 @@ def _refused(choice: Choice) -> list[str]:
     return [f"{name} ({made}): {by} at {size_text(size_bytes)}, by the model"]
 
 
-def _programs(collective: str, ranks: int, machine: Topology, either_place: bool) -> list[Program]:
+def _programs(
+    collective: str, ranks: int, machine: Topology, either_place: Allocation | None
+) -> list[Program]:
     """The algorithms for a collective that the machine links, without those for switches: with a
-    process for each rank no switch runs them. Errors: as `device_rows`."""
+    process for each rank no switch runs them.
+
+    either_place: an allocation whose plans must be right in either place, or None. Blocks that send
+    to all peers before they receive make more of them right. Errors: as `device_rows`.
+    """
     from sley.communicator.selection.places import in_either_place
     from sley.compiler import compile
     from sley.compiler.passes.links import check_links
@@ -200,10 +222,10 @@ def _programs(collective: str, ranks: int, machine: Topology, either_place: bool
         if one.collective != collective or "ranks" not in one.parameters:
             continue
         try:
-            program = build(one.name, ranks=ranks, in_place=not either_place)
+            program = build(one.name, ranks=ranks, in_place=either_place is None)
             check_links(program, machine)
-            if either_place:
-                in_either_place(compile(program))
+            if either_place is not None:
+                in_either_place(compile(program, allocate=either_place))
         except SleyError as problem:  # of an algorithm for other numbers of ranks too
             problems.append(problem)
         else:
