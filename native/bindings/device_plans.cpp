@@ -58,6 +58,7 @@ struct Structure {
 
 Structure structure_of(const std::string& name) {
     if (name == "Call") return Structure(sizeof(layout::Call));
+    if (name == "Messages") return Structure(sizeof(layout::Messages));
     if (name == "Counter") return Structure(sizeof(layout::Counter));
     if (name == "Cell") {
         using Row = layout::Cell;

@@ -42,9 +42,10 @@ def write_tables(
     def name_of(text: str) -> str:
         path = folder / file_of(text)
         if not path.exists():
-            device = ThreadsDevice(flags=["-O0", *flags]) if text == messages else threads()
-            library = device.compiled(text)
-            head = f"library {structure('Call').itemsize} {library}\n"
+            device, argument = threads(), "Call"
+            if text == messages:
+                device, argument = ThreadsDevice(flags=["-O0", *flags]), "Messages"
+            head = f"library {structure(argument).itemsize} {device.compiled(text)}\n"
             path.write_bytes(head.encode() + bytes(1))
         return path.name
 
