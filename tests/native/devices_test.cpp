@@ -295,6 +295,7 @@ std::shared_ptr<PlanTables> two_ranks() {
     n.max_count = 1;
     n.steps = 3;
     n.slot_bytes = 1 << 16;
+    n.most_threads = 32;
     n.scratch_chunks = {0, 1};
     for (const int rank : {0, 1, 1}) {
         layout::Block block{};
@@ -517,7 +518,7 @@ void check_calls() {
     const auto order = std::make_shared<CallOrder>(&abort);
     const auto memory = std::make_shared<MemoryIndex>(
         2, std::vector<std::pair<int, Device*>>{{1, &device}});
-    DeviceCalls calls(order, memory, 1, 32, true);
+    DeviceCalls calls(order, memory, 1, true);
     for (const int chunks : {2, 4}) {
         const auto tables = two_ranks();
         tables->numbers.chunks = chunks;
@@ -574,8 +575,8 @@ void check_calls() {
         const auto& own = g_calls[k].call.own[0].buffers.memory;
         const auto& numbers = g_calls[k].call.own[0].registered.number;
         expect(setup.count == counts[k] && setup.chunk * setup.chunks >= counts[k] &&
-                   setup.tiles * setup.tile >= setup.chunk && setup.chunks == (k < 2 ? 2 : 4) && setup.factor == 9 &&
-                   g_calls[k].keeps,
+                   setup.tiles * setup.tile >= setup.chunk && setup.chunks == (k < 2 ? 2 : 4) &&
+                   setup.factor == 9 && g_calls[k].keeps,
                "a call of another plan or size");
         expect(address_of(own[0]) == 64 && address_of(own[1]) == 128 && numbers[0] == 1 &&
                    address_of(own[2]) == (k < 2 ? 256 : 0) && numbers[2] == (k < 2 ? 1 : 0) &&
