@@ -42,7 +42,8 @@ before it stores any. named: barriers of some threads, "barrier:threads" (R: a r
 loads, without acquires, and stores of what others write or read at the same time: counters, flags
 and reports. Polls must be strong. Stores of 16 bytes through a switch are strong, too. switched:
 loads through it. loads, stores: all others. rounds: before a kernel calls a primitive, loads of
-which each waits for the one before, if every branch is another warp's; before B: the code until then.
+which each waits for the one before, if every branch is another warp's. before B: the code until
+then.
 
 """
 TITLE = "{:6} {:8} {:11} {:21} "

@@ -120,6 +120,8 @@ SLEY_INLINE bool load_ends(const Call& call, const Block& row) {
 // Returns whether an end has stale slots.
 SLEY_INLINE bool enter(const Call& call) {
     const Setup& c = call.setup;
+    stamp(c, 0, &Stamp::turn, cycles);
+    stamp(c, 1, &Stamp::turn, now_ns);
     const Block& b = row_of(c);
     copy_words(&state.block, &b, sizeof b);
     copy_words(&state.setup, &c, sizeof c);
@@ -143,6 +145,10 @@ SLEY_INLINE void settle(bool stale) {
         if (any_thread(stale)) refresh();
     } else {
         barrier();
+    }
+    if constexpr (kStamps) {
+        if (thread() == 0) stamped = 2;
+        stamp(state.setup, 0, &Stamp::start, cycles);
     }
 }
 
@@ -187,6 +193,11 @@ SLEY_INLINE void end() {
     // behind the launch's blocks are for plans with more; no block reads those in this call.
     for (i32 i = b.cell + thread() * b.stride; i < b.cells; i += threads() * b.stride) {
         b.first_cell[i].ticks = state.ticks + span(state.setup) + 1;
+    }
+    if constexpr (kStamps) {
+        stamp(state.setup, 1, &Stamp::end, now_ns);
+        stamp(state.setup, 0, &Stamp::end, cycles);
+        if (thread() == 0) state.setup.stamps[block_index() * kStampRows].step = stamped - 2;
     }
 }
 
