@@ -174,7 +174,7 @@ def estimated_model(
     """`model` with the block rates, latencies over NVLink and tiles of sley's own kernels for a
     plan whose ranks have a GPU each: an estimate, for `sley.simulate(..., model=...)`."""
     settings, latencies = settings or Settings(), latencies or Latencies()
-    step = (STEPS if plan.reduces else COPIES)[plan.protocol].with_threads(settings.threads)
+    step = (STEPS if plan.reduces else COPIES)[plan.protocol].with_threads(settings.most_threads)
     dst = Messages.of(plan).connections.dst
     _, slot_bytes = settings.slots_of(plan, int(np.bincount(dst, minlength=1).max()))
     slices = settings.slices_of(plan)

@@ -55,7 +55,7 @@ def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
     (program,) = on.programs.of(0, kind, op, scales=False, wait=on.links.wait)
     place, links = (own, program[KERNELS[1]], 0, 0, 0), on.links
     order, index = links.order, links.memory.index
-    alone = native.PlanCall(order, index, [place], on.settings.threads, False, ())
+    alone = native.PlanCall(order, index, [place], on.settings.most_threads, False, ())
     addresses = [device.view(one.array, what="data").address for one in data]
     alone.lay_out(4, COUNT, [(rank, at, 4 * COUNT, 0, 0) for rank, at in enumerate(addresses)])
     alone.start([device.stream_address(stream)], True)

@@ -296,6 +296,11 @@ void define_device_plans(nb::module_& m) {
                     "F425 for bytes that `to_bytes` of this version didn't write.")
         .def("cut", &cut, "item_bytes"_a, "count"_a,
              "How a call of `count` elements a block is cut into tiles. R503, R506.")
+        .def("threads",
+             [](const PlanTables& self, std::int64_t item_bytes, std::int64_t count) {
+                 return self.numbers.threads(item_bytes, count);
+             },
+             "item_bytes"_a, "count"_a, "The threads of a block in such a call.")
         .def("scratch_bytes",
              [](const PlanTables& self, std::int64_t item_bytes, std::int64_t count) {
                  std::vector<std::int64_t> bytes;
@@ -371,8 +376,8 @@ void define_device_plans(nb::module_& m) {
                             "The calls of a rank of a communicator on a device, for any threads. "
                             "Kinds, types and operations are any numbers; `root` is 0 if there is "
                             "none.")
-        .def(nb::init<std::shared_ptr<CallOrder>, std::shared_ptr<MemoryIndex>, int, unsigned, bool>(),
-             "order"_a, "memory"_a, "rank"_a, "threads"_a, "together"_a, unlocked)
+        .def(nb::init<std::shared_ptr<CallOrder>, std::shared_ptr<MemoryIndex>, int, bool>(),
+             "order"_a, "memory"_a, "rank"_a, "together"_a, unlocked)
         .def("add_plan", &DeviceCalls::add_plan, "plan"_a, unlocked,
              "Returns its number: 0, 1 and so on.")
         .def("set_table",

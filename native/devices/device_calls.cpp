@@ -5,10 +5,15 @@
 #include <utility>
 
 namespace sley {
+namespace {
+
+constexpr unsigned kMostThreads = 1024;  // of a block, on any GPU
+
+}  // namespace
 
 DeviceCalls::DeviceCalls(std::shared_ptr<CallOrder> order, std::shared_ptr<MemoryIndex> memory,
-                         int rank, unsigned threads, bool together)
-    : order_(std::move(order)), memory_(std::move(memory)), threads_(threads), together_(together),
+                         int rank, bool together)
+    : order_(std::move(order)), memory_(std::move(memory)), together_(together),
       buffers_{{rank, {}, {}}}, streams_(1) {}
 
 int DeviceCalls::add_plan(std::shared_ptr<const DevicePlan> plan) {
@@ -38,18 +43,18 @@ void DeviceCalls::set_program(int plan, const CallProgram& program, std::uintptr
     plans_.at(static_cast<std::size_t>(plan));
     const bool divides = program.op == static_cast<int>(ReduceOp::kAverage);
     programs_[key] = {run, divides ? divide : 0};
-    calls_.erase(key);
+    calls_.erase(calls_.lower_bound({key, 0}), calls_.upper_bound({key, kMostThreads}));
 }
 
-PlanCall* DeviceCalls::call_of(const std::array<int, 4>& key) {
-    const auto found = calls_.find(key);
+PlanCall* DeviceCalls::call_of(const std::array<int, 4>& key, unsigned threads) {
+    const auto found = calls_.find({key, threads});
     if (found != calls_.end()) return &found->second;
     const auto program = programs_.find(key);
     if (program == programs_.end()) return nullptr;
     const auto& [run, divide] = program->second;
     const auto& plan = plans_[static_cast<std::size_t>(key[0])];
-    PlanCall made(order_, memory_, {{plan, run, divide, 0, 0}}, threads_, together_);
-    return &calls_.emplace(key, std::move(made)).first->second;
+    PlanCall made(order_, memory_, {{plan, run, divide, 0, 0}}, threads, together_);
+    return &calls_.emplace(std::pair(key, threads), std::move(made)).first->second;
 }
 
 int DeviceCalls::plan_of(const CallKind& kind, std::uint64_t size_bytes) const {
@@ -80,7 +85,9 @@ StartOutcome DeviceCalls::start(const CallKind& kind, const CallProgram& program
     const auto& row = row_of(kind);
     const auto range = row.range_of(size_bytes);
     const int plan = row.plans[range];
-    auto* const call = call_of({plan, program.dtype, program.op, program.scales});
+    const auto& numbers = plans_[static_cast<std::size_t>(plan)]->numbers();
+    auto* const call = call_of({plan, program.dtype, program.op, program.scales},
+                               numbers.threads(values.item_bytes, values.count));
     if (call == nullptr) return StartOutcome::kLacksProgram;
     buffers.rank = buffers_[0].rank;
     buffers_[0] = buffers;

@@ -29,13 +29,13 @@ struct CallProgram {
 
 enum class StartOutcome { kStarted, kGivenUp, kLacksProgram, kLacksScratch };
 
-// Any threads may share it. After the first call of a plan, type and operation nothing is allocated;
-// nor then memory of a device.
+// Any threads may share it. After the first call of a plan, type, operation and number of threads
+// nothing is allocated; nor then memory of a device.
 class DeviceCalls {
 public:
-    // order, memory: of the rank alone. threads, together: see PlanCall.
+    // order, memory: of the rank alone. together: see PlanCall.
     DeviceCalls(std::shared_ptr<CallOrder> order, std::shared_ptr<MemoryIndex> memory, int rank,
-                unsigned threads, bool together);
+                bool together);
 
     // Returns the plan's number: from 0 on.
     int add_plan(std::shared_ptr<const DevicePlan> plan);
@@ -95,19 +95,19 @@ private:
 
     bool has_row(const CallKind& kind) const;
     const Row& row_of(const CallKind& kind) const;
-    // Null without a program.
-    PlanCall* call_of(const std::array<int, 4>& key);
+    // Null without a program. threads: of a block.
+    PlanCall* call_of(const std::array<int, 4>& key, unsigned threads);
 
     std::shared_ptr<CallOrder> order_;
     std::shared_ptr<MemoryIndex> memory_;
-    unsigned threads_;
     bool together_;
     mutable std::mutex lock_;
     std::vector<std::shared_ptr<const DevicePlan>> plans_;
     std::map<std::array<int, 3>, Row> rows_;  // by kind
-    // By plan and program; the calls from their first start on, since most are never made.
+    // By plan and program; the calls from their first start on, since most are never made, and by the
+    // threads of a block.
     std::map<std::array<int, 4>, Program> programs_;
-    std::map<std::array<int, 4>, PlanCall> calls_;
+    std::map<std::pair<std::array<int, 4>, unsigned>, PlanCall> calls_;
     std::vector<RankBuffers> buffers_;  // of the call that starts
     std::vector<Device::Stream> streams_;
 };

@@ -278,7 +278,7 @@ void DeviceRank::State::open(const std::vector<RankDescription>& ranks) {
 }
 
 void DeviceRank::State::fill_calls() {
-    calls = std::make_unique<DeviceCalls>(order, index, rank, tables->threads, mates.size() == 1);
+    calls = std::make_unique<DeviceCalls>(order, index, rank, mates.size() == 1);
     for (const auto& plan : links->plans()) calls->add_plan(plan.front());
     for (const auto& row : tables->rows) calls->set_table(row.call, row.ends, row.plans);
     std::vector<int> blocks;  // of each plan, that wait for one another on this device

@@ -46,7 +46,7 @@ struct LinkTables {
 
     LinkKey key;
     std::string version;   // of sley
-    unsigned threads = 0;  // of a block
+    unsigned threads = 0;  // of a block, at most
     // Of a file, once it is written or read, in hexadecimal digits: ranks compare it.
     std::string digest;
     std::vector<std::string> names;  // of the plans

@@ -23,7 +23,7 @@ constexpr std::int64_t kRuns = 3;
 // The most numbers of a call: an epoch of LL's flags has one more (`primitives/kernel.hpp`).
 constexpr std::int64_t kMostNumbers = (std::int64_t{1} << 31) - 2;
 
-constexpr std::string_view kHead = "sley tables 1\n";  // the number grows with each other layout
+constexpr std::string_view kHead = "sley tables 2\n";  // the number grows with each other layout
 
 std::int64_t divide_up(std::int64_t number, std::int64_t by) {
     return number / by + (number % by != 0);
@@ -92,6 +92,12 @@ void PlanNumbers::cut(std::int64_t item_bytes, std::int64_t count, layout::Setup
     setup.is_even = chunk * chunks == count;
 }
 
+unsigned PlanNumbers::threads(std::int64_t item_bytes, std::int64_t count) const {
+    const std::int64_t message = longest_chunk(item_bytes, count) * item_bytes * max_count;
+    if (message <= small_bytes) return 128;
+    return message <= medium_bytes ? 256 : static_cast<unsigned>(most_threads);
+}
+
 std::int64_t PlanNumbers::front_bytes() const {
     return misplaced ? round_up(2 * data_chunks * kUnitBytes, kScratchAlignment) : 0;
 }
@@ -140,7 +146,7 @@ void PlanTables::check() const {
     const auto& n = numbers;
     const auto ranks = static_cast<std::int64_t>(n.scratch_chunks.size());
     expect_table(n.chunks > 0 && n.max_count > 0 && n.steps > 0 && n.slots > 0 && n.slices > 0 &&
-                     ranks <= layout::kRanks,
+                     n.most_threads > 0 && ranks <= layout::kRanks,
                  "numbers of a plan");
     const auto within = [](std::int64_t first, std::int64_t count, std::size_t size) {
         return first >= 0 && count >= 0 && first + count <= static_cast<std::int64_t>(size);

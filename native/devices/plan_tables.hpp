@@ -29,6 +29,9 @@ struct PlanNumbers {
     std::int64_t slot_bytes = 0;         // from one slot to the next
     std::int64_t slots_bytes = 0;        // of all slots of a connection, in any plan
     std::int64_t data_chunks = 0;        // the most of a rank
+    std::int64_t small_bytes = 0;        // of the longest message, for which blocks have 128 threads
+    std::int64_t medium_bytes = 0;       // or 256
+    std::int32_t most_threads = 0;       // of a block, for longer messages
     std::vector<std::int32_t> scratch_chunks;  // of each rank
 
     // Elements of a tile: the most for which the longest message fits into a slot; 0 if none does.
@@ -37,6 +40,9 @@ struct PlanNumbers {
     // Fills in the cut into chunks and tiles (`docs/machine.md`, "Memory") of a call of `count`
     // elements a block. Throws Refusal.
     void cut(std::int64_t item_bytes, std::int64_t count, layout::Setup& setup) const;
+
+    // Of a block in a call. Ranks may have different numbers.
+    unsigned threads(std::int64_t item_bytes, std::int64_t count) const;
 
     // What precedes a rank's scratch, if the plan keeps chunks at the places of others: a unit for
     // each chunk of its input and output, for the last elements of a longer chunk there.
@@ -86,6 +92,9 @@ struct PlanTables {
         number("slot_bytes", n.slot_bytes);
         number("slots_bytes", n.slots_bytes);
         number("data_chunks", n.data_chunks);
+        number("small_bytes", n.small_bytes);
+        number("medium_bytes", n.medium_bytes);
+        number("most_threads", n.most_threads);
         table("scratch_chunks", n.scratch_chunks);
         table("blocks", all.blocks);
         table("peers", all.peers);

@@ -135,11 +135,16 @@ def test_a_reduce_in_place_changes_only_the_data_of_the_root(name: str) -> None:
         np.testing.assert_array_equal(outputs[rank], data[rank])
 
 
-def test_reduce_scatter_sums_in_order_starting_with_the_own_rank() -> None:
+@pytest.mark.parametrize(
+    ("name", "order"), [("all-pairs", from_own), ("one-step", lambda _: range(RANKS))]
+)
+def test_reduce_scatter_sums_in_the_documented_order(
+    name: str, order: Callable[[int], Iterable[int]]
+) -> None:
     data = np.concatenate([values()] * 2, axis=1)[:, : RANKS * 10]
     for in_place in (False, True):
-        plan = sley.compile(build("all-pairs-reducescatter", ranks=RANKS, in_place=in_place))
+        plan = sley.compile(build(f"{name}-reducescatter", ranks=RANKS, in_place=in_place))
         outputs = execute(plan, list(data))
         for rank, output in enumerate(outputs):
             part = data[:, rank * 10 : rank * 10 + 10]
-            assert output.tobytes() == summed(part, from_own(rank)).tobytes()
+            assert output.tobytes() == summed(part, order(rank)).tobytes()

@@ -63,6 +63,7 @@ FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "ring-allgather": (lambda n: n - 1, lambda n: n - 1),
     "all-pairs-allgather": (lambda n: 1, lambda n: n - 1),
     "ring-reducescatter": (lambda n: n - 1, lambda n: n - 1),
+    "one-step-reducescatter": (lambda n: 1, lambda n: n - 1),
     "all-pairs-reducescatter": (lambda n: 1, lambda n: n - 1),
     "all-pairs-alltoall": (lambda n: 1, lambda n: n - 1),
     "ring-broadcast": (lambda n: n - 1, lambda n: 1),

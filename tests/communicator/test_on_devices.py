@@ -463,7 +463,7 @@ def test_a_communicator_that_is_dropped_frees_its_memory() -> None:
     ("of_rank", "found"),
     [
         ({"types": ["int32", "int8"]}, "types int32 int8 on rank 1"),
-        ({"kernels": KernelSettings(Engine.INTERPRETED, threads=64)}, "threads 64 on rank 1"),
+        ({"kernels": KernelSettings(Engine.INTERPRETED, slots=4)}, "slots 4 on rank 1"),
         ({"topology": "pcie-8"}, "for all_reduce, of "),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from sley.algorithms.algorithm import MPICH, algorithm, channel_numbers, stage_numbers
+from sley.algorithms.reducescatter import sum_in_rank_order
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
 from sley.ir.collectives import AllReduce
 from sley.ir.program import Program
@@ -39,27 +40,12 @@ def one_step_allreduce(ranks: int, *, in_place: bool = False) -> Program:
     it.
 
     All ranks sum in the order of the ranks, ((x0 + x1) + x2) + ..., so all results have the same
-    bits. In place, a rank sums in scratch until its own data are part of the sum.
+    bits. A rank sums in scratch until its own data are part of the sum.
     Source: MSCCLang 7.1.2's All Pairs without its second step. Errors: L102, L121.
     """
 
     def body(p: ChunkProgram) -> None:
-        rank = np.arange(ranks)
-        if not in_place:
-            p.chunk(np.zeros_like(rank), "in", 0).copy(rank, "out", 0)
-            for other in range(1, ranks):
-                p.chunk(rank, "out", 0).reduce(p.chunk(np.full_like(rank, other), "in", 0))
-            return
-        p.chunk(np.zeros_like(rank[1:]), "in", 0).copy(rank[1:], "scratch", 0)
-        for other in range(1, ranks):
-            before, after = rank[:other], rank[other:]
-            data = p.chunk(other, "in", 0)
-            total = p.chunk(other, "scratch", 0).reduce(data)
-            for who, buffer in ((before, "in"), (after[1:], "scratch")):
-                if len(who):
-                    sent = p.chunk(np.full_like(who, other), "in", 0)
-                    p.chunk(who, buffer, 0).reduce(sent)
-            total.copy(other, "in", 0)
+        sum_in_rank_order(p, np.zeros(ranks, np.int64), in_place)
 
     return trace(AllReduce(ranks, 1, in_place), body)
 

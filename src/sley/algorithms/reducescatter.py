@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sley.algorithms.algorithm import algorithm, channel_numbers
+from sley.algorithms.rings import accumulator
 from sley.ir.collectives import ReduceScatter
 from sley.ir.program import Program
-from sley.lang import ChunkProgram, trace
+from sley.ir.tables import LongArray
+from sley.lang import ChunkProgram, Ref, trace
 
 
 @algorithm("reducescatter", "MSCCLang, figure 3b")
@@ -54,3 +56,44 @@ def all_pairs_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
             total = total.reduce(p.chunk((rank + turn) % ranks, "in", rank))
 
     return trace(ReduceScatter(ranks, 1, in_place), body)
+
+
+@algorithm("reducescatter", "MSCCLang 7.1.2")
+def one_step_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
+    """ReduceScatter in one step: every rank sends every other rank its chunk, and every rank sums
+    its own in the order of the ranks.
+
+    Elements are summed as in `one_step_allreduce`, ((x0 + x1) + x2) + ..., whichever rank's chunk
+    they are in: with an AllGather after it the bits are the same. A rank sums in scratch until its
+    own data are part of the sum.
+    Source: the first step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
+    """
+
+    def body(p: ChunkProgram) -> None:
+        sum_in_rank_order(p, np.arange(ranks), in_place)
+
+    return trace(ReduceScatter(ranks, 1, in_place), body)
+
+
+def sum_in_rank_order(p: ChunkProgram, part: LongArray, in_place: bool) -> None:
+    """Every rank sums one chunk from all ranks, in the order of the ranks: in scratch until its own
+    data are part of the sum, then in chunk 0 of the output or, in place, where its own data were.
+    So it never writes there before it has read its input.
+
+    part: int64 (ranks,), the chunk of the inputs that each rank sums.
+    """
+    rank = np.arange(len(part))
+    result, place = ("in", part) if in_place else ("out", np.zeros_like(part))
+
+    def sent(source: int, to: LongArray) -> Ref:
+        return p.chunk(np.full_like(to, source), "in", part[to])
+
+    sent(0, rank[1:]).copy(rank[1:], "scratch", 0)
+    accumulator(p, rank[:1], "in", result, part[:1])
+    for other in range(1, len(part)):
+        total = p.chunk(other, "scratch", 0).reduce(p.chunk(other, "in", part[other]))
+        with_own, without = rank[:other], rank[other + 1 :]
+        p.chunk(with_own, result, place[with_own]).reduce(sent(other, with_own))
+        if len(without):
+            p.chunk(without, "scratch", 0).reduce(sent(other, without))
+        total.copy(other, result, place[other])

@@ -87,7 +87,7 @@ class DeviceOptions:
         help="Ranks on each device, on as many devices as needed. [evenly on all]",
     )
     threads: int | None = option(
-        "--threads", type=BlockThreads(), help=f"Threads of a thread block, on GPUs. [{THREADS}]"
+        "--threads", type=BlockThreads(), help="Threads of a thread block, on GPUs. [by size]"
     )
     engine: str | None = option(
         "--engine",
@@ -282,7 +282,7 @@ def _device_words(
         on = f"{len(names)} devices, {names[0]} to {names[-1]}"
     blocks = counted(int(np.count_nonzero(np.diff(plan.block_offset))), "thread block")
     if places[0].platform == "cuda":
-        blocks += f" of {where.threads or THREADS} threads"
+        blocks += f" of {where.threads or f'up to {THREADS}'} threads"
     single = single_messages(plan, dict(enumerate(places)), is_one_process=True)
     way = way_of_groups(plan, single, data_type(measuring.dtype), REDUCE_OPS[measuring.reduce_op])
     groups = f", groups {way}" if way else ""

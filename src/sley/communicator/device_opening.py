@@ -146,9 +146,7 @@ class DeviceOpening:
         watched(links)
         ((_, stream),) = links.launches[self.device]
         together = settings.launching is Launching.TOGETHER
-        calls = native.DeviceCalls(
-            links.order, links.memory.index, rank, settings.threads, together
-        )
+        calls = native.DeviceCalls(links.order, links.memory.index, rank, together)
         for (plan,) in links.on_devices:
             calls.add_plan(plan)
         with links.ranks.telling():

@@ -69,13 +69,13 @@ def link_tables(
     return native.LinkTables(
         key,
         version("sley"),
-        settings.threads,
+        settings.most_threads,
         [(plan.name, own) for plan, own in zip(table.plans, layout.tables, strict=True)],
         layout.boxes.size.tolist(),
         max(_scratch_bytes(table, layout.tables, ranks)),
         [(row[0], ready_kind(row[0]), row[2], *table.ranges(row)) for row in table.rows],
         list(dict.fromkeys(_kernels(table, layout.kernels, types, ops, platform, name_of))),
-        name_of(messages_source(platform, settings.threads)),
+        name_of(messages_source(platform, settings.most_threads)),
     )
 
 

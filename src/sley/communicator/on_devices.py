@@ -141,7 +141,6 @@ class DeviceCommunicator(AbstractContextManager["DeviceCommunicator"]):
             "platform": self.device.platform,
             "slots": str(self.kernels.slots),
             "slot_bytes": str(self.kernels.slot_bytes),
-            "threads": str(self.kernels.threads),
             "types": " ".join(each.name for each in own),
             "ops": " ".join(each.name for each in named),
         }

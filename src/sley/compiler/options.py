@@ -39,7 +39,8 @@ class Options:
         order whole transfers by sub-pipelines (ResCCL 4.3, 5.3). auto, with a size and a topology,
         takes the fastest values of all open options (`choose`).
     allocate: connection (the default) gives each connection its own thread blocks, state merges
-        those that are never active at the same time (ResCCL 4.4).
+        those that are never active at the same time (ResCCL 4.4), instance gives each parallel part
+        of a rank one for all of its peers.
     channels: the number of channels for transfers that request none (default 1); fused chains that
         fit on none of them get further ones.
     instances: the number of parallel parts of the whole program (default 1).
@@ -65,7 +66,8 @@ class Options:
         "size of a call, by simulation. A plan in a file is lifted and compiled again. [msccl]"
     )
     allocate: Allocation | None = _option(
-        "One thread block for each connection, or for several that are never active together. "
+        "One thread block for each connection, for several that are never active together (state), "
+        "or for all connections of an instance. "
         "[connection]"
     )
     channels: int | None = _option("Number of channels. [1]")

@@ -12,14 +12,14 @@ import numpy as np
 
 from sley.compiler.options import Options
 from sley.compiler.passes.allocate import allocate
-from sley.compiler.passes.blocks import assign_blocks
+from sley.compiler.passes.blocks import assign_blocks, blocks_of_instances
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.passes.copies import forward_copies
 from sley.compiler.passes.cuts import cut_copies
 from sley.compiler.passes.emit import emit
 from sley.compiler.passes.fuse import fuse, fuse_copies
 from sley.compiler.passes.links import check_links, check_switches, used_links
-from sley.compiler.passes.order import order
+from sley.compiler.passes.order import eager, order
 from sley.compiler.passes.parallelize import parallelize
 from sley.compiler.passes.pipelines import pipelines
 from sley.compiler.passes.scratch import without_untouched
@@ -116,14 +116,13 @@ def _run_passes(
         unfused = lowered
         lowered = phase(Pass.COPY_SENDS, lambda: fuse_copies(unfused, settings.widest))
     if settings.by_depth:
-        ordered = phase(
-            Pass.ORDER, lambda: order(lowered, settings.slots, per_chunk=settings.per_chunk)
-        )
+        ordered = phase(Pass.ORDER, lambda: _order(lowered, settings))
     else:
         ordered = phase(Pass.PIPELINES, lambda: pipelines(lowered, links, settings.schedule))
-    blocks = phase(Pass.BLOCKS, lambda: assign_blocks(lowered, ordered))
+    assign = blocks_of_instances if settings.by_instance else assign_blocks
+    blocks = phase(Pass.BLOCKS, lambda: assign(lowered, ordered))
     estimate = None
-    if settings.merges or not settings.by_depth:
+    if settings.estimates:
         allocated = phase(
             Pass.ALLOCATE, lambda: _allocate(lowered, ordered, blocks, links, topology, settings)
         )
@@ -182,9 +181,20 @@ class _CompileSettings:
         return self.schedule is Schedule.MSCCL
 
     @property
+    def by_instance(self) -> bool:
+        """Whether each parallel part of a rank has one thread block."""
+        return self.allocate is Allocation.INSTANCE
+
+    @property
     def merges(self) -> bool:
-        """Whether thread blocks are merged."""
-        return self.allocate is Allocation.STATE or self.max_blocks is not None
+        """Whether thread blocks may serve several connections."""
+        return self.allocate is not Allocation.CONNECTION or self.max_blocks is not None
+
+    @property
+    def estimates(self) -> bool:
+        """Whether blocks or whole transfers follow a timeline."""
+        by_state = self.allocate is Allocation.STATE
+        return by_state or self.max_blocks is not None or not self.by_depth
 
     @property
     def widest(self) -> int | None:
@@ -208,7 +218,7 @@ def _check(program: Program, settings: _CompileSettings, topology: Topology | No
     refused = {
         f"schedule {settings.schedule.value}": not settings.by_depth,
         f"protocol {settings.protocol.value}": settings.protocol not in GROUP_PROTOCOLS,
-        "allocate state": settings.allocate is Allocation.STATE,
+        f"allocate {settings.allocate.value}": settings.allocate is not Allocation.CONNECTION,
         "max_blocks": settings.max_blocks is not None,
         "a slot for each chunk": settings.per_chunk,
     }
@@ -223,6 +233,15 @@ def _forward_copies(program: Program, settings: _CompileSettings) -> Forwarded:
     """Reads of copies as reads of what was copied; the other copies cut for their sends."""
     forwarded = forward_copies(program)
     return cut_copies(forwarded, settings.widest) if settings.fusion else forwarded
+
+
+def _order(dag: InstructionDag, settings: _CompileSettings) -> Order:
+    """The order by depth; for blocks that serve all peers the eager one, as far as each message
+    takes one slot."""
+    found = order(dag, settings.slots, per_chunk=settings.per_chunk)
+    if not settings.by_instance or settings.per_chunk:
+        return found
+    return found.pick(eager(dag, found, settings.slots))
 
 
 def _allocate(
@@ -253,7 +272,14 @@ def _allocate(
         return (simulator(size).time_us for size in sizes)
 
     return allocate(
-        dag, ordered, blocks, estimator, settings.allocate, settings.max_blocks, simulate
+        dag,
+        ordered,
+        blocks,
+        estimator,
+        settings.allocate,
+        settings.max_blocks,
+        simulate,
+        None if settings.per_chunk else settings.slots,
     )
 
 

@@ -31,6 +31,8 @@ INSTANCES = (1, 2, 4, 8, 16, 24)
 CHANNELS = (1, 2, 4)
 """The values of instances and channels to try."""
 
+_WHOLE = (Schedule.HPDS, Schedule.ROUND_ROBIN)
+
 SEARCHED = ("schedule", "allocate", "channels", "protocol", "instances")
 """The options that are tried if they are open. Of two candidates the simpler one has the earlier
 value of the first of these options in which they differ."""
@@ -80,6 +82,10 @@ class Space:
             axes = [self._axis(word, fixed, program) for word in SEARCHED]
             for chosen in product(*axes[:-1]):
                 base = replace(fixed, **dict(zip(SEARCHED[:-1], chosen, strict=True)))
+                # Only on request does a block move whole transfers, one peer after another.
+                serial = base.allocate is Allocation.INSTANCE and base.schedule in _WHOLE
+                if serial and fixed.allocate is None and "allocate" not in self.tried:
+                    continue
                 yield [replace(base, instances=instances) for instances in axes[-1]]
 
     def _axis(self, word: str, fixed: Options, program: Program) -> tuple[Any, ...]:
@@ -110,11 +116,11 @@ def _fitting(fixed: Options, program: Program) -> dict[str, tuple[Any, ...]]:
     t = program.transfers
     # Whether switches make transfers together.
     has_groups = fixed.switches is not False and bool((t.group != NONE).any())
-    schedules: tuple[Schedule, ...] = (Schedule.HPDS, Schedule.ROUND_ROBIN)
+    schedules: tuple[Schedule, ...] = _WHOLE
     if fixed.fusion or has_groups:
         schedules = (Schedule.MSCCL,)
     elif fixed.loop_order is not LoopOrder.INSTRUCTION:
-        schedules = (Schedule.MSCCL, *schedules)
+        schedules = (Schedule.MSCCL, *_WHOLE)
     by_connection = t.by_hand.any() or has_groups
     # Whether the compiler may choose the channel of any transfer.
     has_open_channel = ((t.channel == NONE) & t.remote & ~t.by_hand).any()
@@ -308,8 +314,11 @@ class _PassResults:
             self._kept = {key: one for key, one in self._kept.items() if key[0] in self._WHOLE}
         self._program, self._schedule = program, options.schedule
         # The passes don't read what is None here. Slots limit the width of fused messages.
-        ordered = replace(options, allocate=None, max_blocks=None, loop_order=None)
-        lowered = ordered if options.per_chunk else replace(ordered, slots=None)
+        ordered = replace(options, max_blocks=None, loop_order=None)
+        if options.allocate is Allocation.STATE:
+            ordered = replace(ordered, allocate=Allocation.CONNECTION)
+        lowered = replace(ordered, allocate=None)
+        lowered = lowered if options.per_chunk else replace(lowered, slots=None)
         whole = replace(lowered, schedule=None, channels=None)
         read = dict.fromkeys(self._WHOLE, whole) | dict.fromkeys(self._LOWERED, lowered)
         read |= dict.fromkeys(self._ORDERED, ordered)

@@ -528,6 +528,9 @@ class PlanTables:
     def cut(self, item_bytes: int, count: int) -> dict[str, int]:
         """How a call of `count` elements a block is cut into tiles. R503, R506."""
 
+    def threads(self, item_bytes: int, count: int) -> int:
+        """The threads of a block in such a call."""
+
     def scratch_bytes(self, item_bytes: int, count: int) -> list[int]:
         """The bytes that a call needs of each rank's scratch."""
 
@@ -637,7 +640,7 @@ class DeviceCalls:
     The calls of a rank of a communicator on a device, for any threads. Kinds, types and operations are any numbers; `root` is 0 if there is none.
     """
 
-    def __init__(self, order: CallOrder, memory: MemoryIndex, rank: int, threads: int, together: bool) -> None: ...
+    def __init__(self, order: CallOrder, memory: MemoryIndex, rank: int, together: bool) -> None: ...
 
     def add_plan(self, plan: DevicePlan) -> int:
         """Returns its number: 0, 1 and so on."""

@@ -61,7 +61,7 @@ def write(
     type. Errors: K521, R504, R514.
     """
     kind, op = data_type(dtype), reduction(reduce_op)
-    threads = Settings(threads=threads).threads
+    threads = Settings(threads=threads).most_threads
     c = plan.collective
     if c.ranks > native.RANKS:
         raise K521.error(expected=f"at most {native.RANKS} ranks", found=f"{c.ranks} ranks")

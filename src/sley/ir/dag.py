@@ -194,6 +194,10 @@ class Order(Table):
         """Whether it is an order of whole transfers, each receive right after its send."""
         return bool((self.pipeline != NONE).all())
 
+    def pick(self, rows: LongArray) -> Order:
+        """These rows."""
+        return Order(self.receive[rows], self.send[rows], self.pipeline[rows])
+
     def row_of_half(self, t: Transfers) -> IntArray:
         """int32 (2 * transfers,): the row that executes transfer t at its source (2t) and at its
         destination (2t + 1), the same for a local one and for those of a group at the end that they

@@ -149,10 +149,12 @@ class Schedule(Enum):
 
 class Allocation(Enum):
     """How thread blocks are allocated: CONNECTION gives each connection its own, STATE merges those
-    of a rank that are never active at the same time (ResCCL 4.4)."""
+    of a rank that are never active at the same time (ResCCL 4.4), INSTANCE gives each parallel part
+    of a rank one for all of its peers."""
 
     CONNECTION = "connection"
     STATE = "state"
+    INSTANCE = "instance"
 
 
 class ReduceOp(IntEnum):

@@ -278,6 +278,7 @@ def test_those_merge_that_are_least_at_work_at_the_same_time(
 def test_only_those_that_ask_for_it_get_an_estimate() -> None:
     program = hm_allgather(2, 2)
     assert sley.compile(program).estimate is None
+    assert sley.compile(program, allocate="instance").estimate is None
     for way in ({"schedule": "hpds"}, {"allocate": "state"}, {"max_blocks": 9}):
         assert sley.compile(program, **way).estimate is not None
 
@@ -445,7 +446,8 @@ def test_blocks_given_by_hand_are_not_merged() -> None:
         p.chunk(0, "in", 0).copy(1, "in", 0, send_block=1)
 
     program = sley.trace(collective, body)
-    for way in ({"allocate": "state"}, {"max_blocks": 1}, {"schedule": "hpds", "max_blocks": 4}):
+    ways = ({"allocate": "state"}, {"allocate": "instance"}, {"max_blocks": 1})
+    for way in (*ways, {"schedule": "hpds", "max_blocks": 4}):
         assert refused(program, "C309", **way).places[0].file == __file__
     for way in ({}, {"schedule": "hpds"}, {"schedule": "round-robin", "loop_order": "tile"}):
         sley.compile(program, **way)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 
 import sley
+from sley.algorithms import build
 from sley.compiler.passes.blocks import assign_blocks
 from sley.compiler.passes.order import order
+from sley.ir.words import Op
 from support.inputs.written_programs import instruction_word, lower
 
 
@@ -161,3 +166,40 @@ def test_blocks_that_cannot_be_are_refused_with_the_lines_that_ask_for_them(
     assert diagnostic.code == code
     assert sorted(place.line for place in diagnostic.places) == sorted(lines)
     assert words in diagnostic.found
+
+
+ONE_STEP = "(send |copy_send |copy )*(recv |recv_reduce_copy |reduce |copy )*"
+TWO_STEPS = "(send )*(recv_reduce_copy )*(recv_reduce_copy_send )?(send )*(recv )*"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("instances", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("one-step-allreduce", ONE_STEP),
+        ("all-pairs-allreduce", TWO_STEPS),
+        ("all-pairs-allgather", ONE_STEP),
+        ("one-step-reducescatter", ONE_STEP),
+        ("all-pairs-reducescatter", ONE_STEP),
+        ("all-pairs-alltoall", ONE_STEP),
+        ("flat-broadcast", ONE_STEP),
+        ("all-pairs-broadcast", "(copy_send |send |copy )*(recv |recv_copy_send |send )*"),
+        ("flat-reduce", ONE_STEP),
+    ],
+)
+def test_a_block_of_an_instance_sends_to_all_peers_before_it_receives(
+    name: str, pattern: str, instances: int, in_place: bool
+) -> None:
+    for slots in (1, 8):
+        plan = sley.compile(
+            build(name, ranks=4, in_place=in_place),
+            allocate="instance",
+            instances=instances,
+            slots=slots,
+        )
+        assert np.bincount(plan.block_rank).tolist() == [instances] * 4
+        assert not len(plan.waits)
+        for begin, end in zip(plan.block_offset[:-1], plan.block_offset[1:], strict=True):
+            words = "".join(f"{Op(op).name.lower()} " for op in plan.instructions.op[begin:end])
+            assert re.fullmatch(pattern, words), words

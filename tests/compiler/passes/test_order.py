@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.passes.fuse import fuse
-from sley.compiler.passes.order import order
+from sley.compiler.passes.order import eager, order
 from sley.ir.dag import InstructionDag
 from sley.ir.dependencies import dependencies
 from support.checks.invariants import order_faults
@@ -20,9 +21,10 @@ from support.generators.random_transfers import RandomTransfers, random_transfer
 from support.inputs.written_programs import instruction_word, lower
 
 
-def steps(low: InstructionDag, slots: int, *, per_chunk: bool = False) -> str:
-    """The words of the instructions, in their order."""
+def steps(low: InstructionDag, slots: int, *, per_chunk: bool = False, soon: bool = False) -> str:
+    """The words of the instructions, in their order, or in the eager one."""
     made = order(low, slots, per_chunk=per_chunk)
+    made = made.pick(eager(low, made, slots)) if soon else made
     assert all(row.pipeline == -1 for row in made)
     return " ".join(instruction_word(low, row.receive, row.send) for row in made)
 
@@ -224,6 +226,34 @@ def test_every_order_runs_to_its_end_within_the_slots(
     low = assign_channels(dag, fuse(dag, slots if per_chunk else None), channels)
     made = order(low, slots, per_chunk=per_chunk)
     assert not order_faults(low, made, slots, per_chunk=per_chunk)
+    if per_chunk:
+        return
+    rows = eager(low, made, slots)
+    soon = made.pick(rows)
+    assert not order_faults(low, soon, slots)
+    # What receives no message comes right after what it needs, or after another such instruction.
+    receives = np.isin(np.arange(len(soon)), low.receives(soon))
+    for row in np.flatnonzero(receives[:-1] & ~receives[1:]).tolist():
+        swapped = np.arange(len(soon))
+        swapped[[row, row + 1]] = row + 1, row
+        assert order_faults(low, soon.pick(swapped), slots)
+
+
+def test_eager_instructions_come_right_after_what_they_need() -> None:
+    low = lower(
+        """
+        1 in[0] -> 0 out[0]
+        2 in[0] +> 0 out[0]
+        2 in[1] -> 0 out[1]
+        0 out[1] -> 0 out[2]
+        0 out[0] -> 1 out[0]
+        """,
+        fusion=False,
+    )
+    assert steps(low, 2) == "s0 s2 r0 s1 r2 r1 l3 s4 r4"
+    assert steps(low, 2, soon=True) == "s0 s2 s1 r0 r2 l3 r1 s4 r4"
+    # With one slot, message 1 leaves only when message 2 was received.
+    assert steps(low, 1, soon=True) == "s0 s2 r0 r2 s1 l3 r1 s4 r4"
 
 
 def switch_program(seed: int) -> sley.Program:

@@ -36,7 +36,7 @@ class Rank:
         self.links = LinkSet(plans, {rank: threads(rank)}, settings, exchange=exchange)
         self.stream = threads(rank).stream()
         self.calls = native.DeviceCalls(
-            self.links.order, self.links.memory.index, rank, settings.threads, together=True
+            self.links.order, self.links.memory.index, rank, together=True
         )
         for (plan,) in self.links.on_devices:
             self.calls.add_plan(plan)

@@ -10,7 +10,7 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine import native
-from sley.engine.devices import link_layout, tables
+from sley.engine.devices import Executor, Settings, ThreadsDevice, link_layout, tables
 from sley.engine.kernels import Kernels
 from sley.errors import SleyError
 from support.devices.device_calls import executor, wrong
@@ -52,3 +52,28 @@ def test_equal_tables_have_equal_bytes() -> None:
     for name in rows.dtype.names or ():
         plain[name] = rows[name]
     assert rows.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "devices", "small", "medium"),
+    [
+        ("LL", 1, 3072, 7168),
+        ("LL128", 2, 5760, 13440),
+        ("Simple", 2, 6144, 14336),
+        ("Simple", 1, 0, 256 << 10),
+    ],
+)
+def test_blocks_have_threads_by_the_length_of_messages(
+    protocol: str, devices: int, small: int, medium: int
+) -> None:
+    """In whole units of 16 bytes, of which a ring of two ranks sends half of the data."""
+    plan = sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol=protocol)
+    places = [ThreadsDevice(rank % devices) for rank in range(2)]
+    for settings, expected in (
+        (Settings(), [128] * (small > 0) + [256, 256, 512]),
+        (Settings(threads=64), [64] * (3 + (small > 0))),
+    ):
+        with Executor(plan, places, settings) as on:
+            (made,) = on.links.tables
+            lengths = [length for length in (small, small + 16, medium, medium + 16) if length]
+            assert [made.threads(4, 2 * length // 4) for length in lengths] == expected

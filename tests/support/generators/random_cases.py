@@ -166,7 +166,7 @@ def plans(draw: st.DrawFn) -> Plan:
         random.program,
         protocol=protocol,
         schedule=schedule,
-        allocate=draw(st.sampled_from(["connection", "state"])),
+        allocate=draw(st.sampled_from(["connection", "state", "instance"])),
         loop_order=draw(st.sampled_from(["tile", "instruction"] if whole else ["tile"])),
         slots=draw(st.integers(1, 3)),
         channels=draw(st.integers(1, 2)),

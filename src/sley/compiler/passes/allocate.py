@@ -20,6 +20,7 @@ import numpy as np
 
 from sley.compiler.passes.blocks import number_blocks
 from sley.compiler.passes.merging import Overlaps, deal, merge, runs, spread
+from sley.compiler.passes.order import eager
 from sley.compiler.passes.pipelines import whole_transfers
 from sley.compiler.passes.timeline import Estimator, Timeline, sequence_of
 from sley.ir.dag import Allocated, Blocks, InstructionDag, Order
@@ -93,13 +94,15 @@ def allocate(
     allocation: Allocation,
     max_blocks: int | None,
     simulate: Simulate | None = None,
+    slots: int | None = None,
 ) -> Allocated:
     """The blocks of `allocation`, at most `max_blocks` a rank.
 
-    dag: as ordered (`InstructionDag.as_ordered`). blocks: one for each connection. By state, these
-    stay if merging them would increase the estimated time: where receives come long after their
-    sends, as in the msccl schedule, the timeline, which doesn't separate the two, can be wrong
-    about when a block is active.
+    dag: as ordered (`InstructionDag.as_ordered`). blocks: one for each connection, or instance. By
+    state, these stay if merging them would increase the estimated time: where receives come long
+    after their sends, as in the msccl schedule, the timeline, which doesn't separate the two, can
+    be wrong about when a block is active.
+    slots: as for `eager`, whose order is simulated too; None if messages take several slots.
     """
     unmerged = draft = _Draft.of(estimator, order, blocks)
     exceeds = max_blocks is not None and _most(blocks) > max_blocks
@@ -126,7 +129,7 @@ def allocate(
     if simulate is not None and draft is not unmerged:
         fits = (d for d in others if (np.bincount(d.blocks.rank) <= limit).all())
         ways = ((d.order, d.blocks) for d in islice(fits, OTHERS))
-        found = chain(_shares(dag, unmerged, limit, estimator), ways)
+        found = chain(_shares(dag, unmerged, draft.blocks, limit, estimator, slots), ways)
         draft = _fastest(draft, found, unmerged, estimator, simulate, exceeds)
     estimate = Estimate(draft.time_us, unmerged.time_us, draft.busy_us, estimator.tiles)
     return Allocated(draft.order, draft.blocks, estimate)
@@ -257,14 +260,20 @@ def _fastest(
 
 
 def _shares(
-    dag: InstructionDag, unmerged: _Draft, limit: LongArray, estimator: Estimator
+    dag: InstructionDag,
+    unmerged: _Draft,
+    drafted: Blocks,
+    limit: LongArray,
+    estimator: Estimator,
+    slots: int | None,
 ) -> Iterator[tuple[Order, Blocks]]:
     """Ways to share blocks, at most `limit` (ranks,) on each rank.
 
     Blocks share by their loads (the bytes that they move, or how long they are active), in turn, as
     neighbours, or by least overlap. Each way is in greedy orders for calls of one tile and of many,
-    and in that of the schedule: which of them is faster depends on the call. Of large plans only
-    the first ways are simulated, so those come first that are more often the fastest.
+    or in the eager order, with that of the draft's blocks; and in that of the schedule: which of
+    them is faster depends on the call. Of large plans only the first ways are simulated, so those
+    come first that are more often the fastest.
     """
     begin = unmerged.blocks
     if (limit >= np.bincount(begin.rank)).all():
@@ -287,4 +296,10 @@ def _shares(
             here = replace(estimator, tiles=tiles)
             for blocks in shared:
                 yield _reorder(dag, unmerged.order, blocks, here.greedy(unmerged.order, blocks))
+    elif slots is not None:
+        rows = eager(dag, unmerged.order, slots)
+        for blocks in (drafted, *shared):
+            none = np.zeros(len(blocks.rank), np.int64)
+            again = number_blocks(blocks.rank, none, blocks.instruction_block[rows])
+            yield unmerged.order.pick(rows), again
     yield from ((unmerged.order, blocks) for blocks in shared)

@@ -18,6 +18,17 @@ from sley.ir.words import TransferKind
 _NO_HAND = np.iinfo(np.int32).max
 
 
+def blocks_of_instances(dag: InstructionDag, order: Order) -> Blocks:
+    """A block for each parallel part (lane) of each rank, for all of its peers. Lanes never share a
+    connection."""
+    t = dag.chunks.program.transfers
+    sends = order.send != NONE
+    main = np.where(sends, order.send, order.receive)
+    key = np.where(sends, t.src[main], t.dst[main]).astype(np.int64) * t.lanes + t.lane[main]
+    names, block = np.unique(key, return_inverse=True)
+    return number_blocks(names // t.lanes, names % t.lanes, block)
+
+
 def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
     """Assigns a block to each end of a connection. The ends of one instruction share one, and so do
     ends with the same requested block. Ends of a rank that only send into groups share one, and

@@ -29,11 +29,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.compiler.passes.loops import Arcs, Loop
 from sley.ir.dag import InstructionDag, Order
 from sley.ir.extension import load
 from sley.ir.graph import levels
 from sley.ir.program import Transfers
-from sley.ir.tables import NONE, Edges, IntArray, inverse, ordered_by
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, inverse, ordered_by
 from sley.ir.words import TransferKind
 
 
@@ -68,6 +69,46 @@ def order(dag: InstructionDag, slots: int, *, per_chunk: bool = False) -> Order:
         successor=halves.target,
     )
     return Order(receive, send, np.full(len(receive), NONE))
+
+
+def eager(dag: InstructionDag, order: Order, slots: int) -> LongArray:
+    """int64 (rows,): the rows of an order by depth, with all instructions that wait for no message
+    as early as they can be: right after the last one that they depend on, or that frees the slot of
+    a send. A block for several peers then sends to all of them before it waits for one.
+
+    A step up past an instruction that it doesn't depend on leaves an order that runs to its end
+    within the slots. Messages keep their order on each connection, and so do all receives. n log n.
+
+    slots: as for `order`, of messages that take one each.
+    """
+    at = order.row_of_half(dag.chunks.program.transfers)
+    before, after = (at[halves] for halves in dag.chunks.half_pairs())
+    sends = np.flatnonzero(order.send != NONE)
+    connection = dag.connection[order.send[sends]]
+    sends = sends[np.argsort(connection, kind="stable")]
+    message, connection = order.send[sends], np.sort(connection)
+    follows = np.flatnonzero(connection[1:] == connection[:-1])
+    waits = np.flatnonzero(connection[slots:] == connection[:-slots])
+    before = np.concatenate([before, sends[follows], at[2 * message[waits] + 1]])
+    after = np.concatenate([after, sends[follows + 1], sends[waits + slots]])
+    fixed = np.zeros(len(order), bool)
+    fixed[dag.receives(order)] = True
+    later = before != after
+    earlier = Edges.from_pairs(len(order), after[later], before[later])
+    # The row that each one comes after, itself for one that stays.
+    place = np.where(fixed, np.arange(len(order)), NONE)
+    _hoist(len(earlier.target), Arcs.of(earlier), fixed, place)
+    return np.argsort(place, kind="stable")
+
+
+@Loop
+def _hoist(earlier: Arcs, fixed: BoolArray, place: LongArray) -> None:
+    """Fills `place` where it isn't `fixed`: the latest place of the rows that each one follows."""
+    offset, target = earlier
+    for row in range(len(place)):
+        if not fixed[row]:
+            for edge in range(offset[row], offset[row + 1]):
+                place[row] = max(place[row], place[target[edge]])
 
 
 def _priorities(

@@ -175,7 +175,7 @@ class Executor:
             (plan, program[run], program[divide] if op is ReduceOp.AVG else 0, program[place], at)
             for plan, program, at in zip(own, programs, stamps, strict=True)
         ]
-        links, threads = self.links, self.settings.threads
+        links, threads = self.links, self._tables.threads(kind.size_bytes, count)
         keeps = (self, inputs, outputs, factor)
         call = native.PlanCall(links.order, links.memory.index, places, threads, together, keeps)
         buffers = [(rank, *first, *second) for rank, (first, second) in arguments.pieces.items()]

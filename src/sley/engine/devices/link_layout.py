@@ -122,7 +122,7 @@ def layout_of(
     lanes = tuple(Lanes.of(operands, slots_bytes.get(Protocol.SIMPLE, 0)))
     boxes = Mailboxes.of(operands, lanes, slots_bytes)
     made = tuple(
-        plan_tables(k, own, settings, boxes, in_lanes, slots_bytes)
+        plan_tables(k, own, settings, boxes, in_lanes, slots_bytes, len(set(places)) == 1)
         for k, own, in_lanes in zip(kernels, loaded, lanes, strict=True)
     )
     return LinkLayout(plans, single, kernels, loaded, slots_bytes, lanes, boxes, made)
@@ -159,9 +159,12 @@ def plan_tables(
     boxes: Mailboxes,
     lanes: Lanes,
     slots_bytes: dict[Protocol, int],
+    is_one_device: bool,
 ) -> native.PlanTables:
-    """A plan's tables, and the numbers that its calls need. slots_bytes: as for `Mailboxes.of`."""
+    """A plan's tables, and the numbers that its calls need. slots_bytes: as for `Mailboxes.of`.
+    is_one_device: whether all ranks share one."""
     plan, blocks = kernels.plan, tables.blocks(kernels)
+    threads = settings.threads_of(plan.protocol, is_one_device=is_one_device)
     rank = blocks["rank"].astype(np.int64)
     blocks["cells"], blocks["first_cell"] = boxes.cells[rank], symbol(rank, 0)
     blocks["progress"] = symbol(rank, boxes.progress[rank])
@@ -186,6 +189,7 @@ def plan_tables(
         "slot_bytes": loaded.wiring.slot_bytes,
         "slots_bytes": slots_bytes[kind_of_slots(plan)],
         "data_chunks": int(plan.collective.data_chunks.max()),
+        **dict(zip(("small_bytes", "medium_bytes", "most_threads"), threads, strict=True)),
     }
     data = {name: table.tobytes() for name, table in rows.items()}
     return native.PlanTables(data, numbers)

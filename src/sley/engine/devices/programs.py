@@ -80,7 +80,7 @@ class Programs:
             Platform(device.platform),
             dtype.number,
             op,
-            settings.threads,
+            settings.most_threads,
             self._links.ranks.is_one_device,
             scales,
             settings.stamps,
@@ -88,13 +88,13 @@ class Programs:
         if scales:
             prove_scales(plan)
         program = device.build(self._text(number, device, variant, engine), KERNELS)
-        room = device.capacity(program, KERNELS[0], settings.threads)
+        room = device.capacity(program, KERNELS[0], settings.most_threads)
         if len(self._mates) > 1:
             blocks = int(np.maximum(np.diff(plan.rank_block), 1)[self._mates].sum())
             of_ranks = f" of {len(self._mates)} ranks"
         if blocks > room:
             raise K506.error(
-                expected=f"at most {room} blocks of {settings.threads} threads at once on "
+                expected=f"at most {room} blocks of {settings.most_threads} threads at once on "
                 f"{device.name}",
                 found=f"{blocks} blocks{of_ranks}",
             )

@@ -11,7 +11,7 @@ from sley.engine import native
 from sley.engine.devices.links import LinkSet
 from sley.engine.devices.tables import Rows, blocks, structure
 from sley.errors.runtime import R514
-from sley.ir.tables import NONE, FloatArray
+from sley.ir.tables import NONE
 from sley.ir.words import RECEIVES
 from sley.model.simulation.result import BlockTimes, Cause, LinkLoad, Simulation, TileExecutions
 
@@ -110,15 +110,14 @@ def _executions(columns: list[Any], block: Any) -> TileExecutions:
     """Executions in the order of their ends."""
     order = np.lexsort((np.arange(len(block)), columns[4]))
     instruction, tile, turn, start, end, cause, moving = (column[order] for column in columns)
-    after, last = np.full(len(order), NONE, np.int64), {}
+    last: dict[int, int] = {}
+    after = np.full(len(order), NONE, np.int64)
     for row, at in enumerate(block[order].tolist()):
         after[row] = last.get(at, NONE)
         last[at] = row
     cause[after == NONE] = Cause.LAUNCH
-    times: tuple[FloatArray, ...] = turn, start, end
-    return TileExecutions(
-        instruction.astype(np.int32), tile.astype(np.int32), *times, cause, after, moving
-    )
+    rows = instruction.astype(np.int32), tile.astype(np.int32)
+    return TileExecutions(*rows, turn, start, end, cause, after, moving)
 
 
 def _part(every: TileExecutions, which: Any) -> TileExecutions:

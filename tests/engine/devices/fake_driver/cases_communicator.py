@@ -64,16 +64,20 @@ def on_all(comms: Sequence[DeviceCommunicator], call: Callable[[int], Any]) -> N
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_calls_of_all_sizes_are_right(fake: FakeDriver, gpus: int) -> None:
-    """Of ranks that share a GPU, and of ranks with one each."""
+    """Of ranks that share a GPU, and of ranks with one each; and have threads by their sizes."""
     fake.set(devices=gpus)
     devices = [CudaDevice.open(rank % gpus) for rank in range(2)]
-    comms = opened(devices)
+    comms, launched = opened(devices), list[str]()
     for elements in (1, 1000, 7000, 300_000):
         stand_in(fake, comms[0], elements)
         data = arrays(devices, [np.full(elements, rank + 1.0) for rank in range(2)])
+        fake.journal()
         on_all(comms, lambda rank, data=data: comms[rank].all_reduce(data[rank]))
         for device, array in zip(devices, data, strict=True):
             assert set(values(device, array).tolist()) == {3.0}
+        runs = (entry for entry in fake.journal() if entry.startswith("launch sley_run"))
+        launched += {entry.partition(" block ")[2].split()[0] for entry in runs}
+    assert launched == ["128", "128", "256", "512"]
     on_all(comms, lambda rank: comms[rank].close())
 
 
