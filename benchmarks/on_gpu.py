@@ -157,7 +157,7 @@ LIBRARY = "tests/gpu/test_gpu_library.py"
 STEPS = (
     Step("facts", 12, _module("facts")),
     Step("copies", 12, _module("copies")),
-    Step("smoke", 22, _module("smoke")),
+    Step("smoke", 26, _module("smoke")),
     Step("scope", 30, _module("smoke", "--scope", "sys")),
     Step("host", 35, _bounded("host")),
     Step("replays", 30, _module("replays")),
