@@ -1,14 +1,18 @@
-"""Kernels on one GPU: generated and interpreted, levels, thread blocks, NCCL, and the lower bound.
+"""Kernels on one GPU: NCCL's times beside sley's, engines, thread blocks and threads.
 
     python benchmarks/kernels.py [--nccl libnccl.so.2] [--quick]
     python benchmarks/kernels.py --report benchmarks/results/FILE.json
-    python benchmarks/kernels.py --device threads --sizes 1K,16K --blocks 2 --ranks 4 --nccl-ranks 4
+    python benchmarks/kernels.py --device threads --sizes 1K,16K --blocks 2 --ranks 4
 
 All ranks are on one GPU, so the benchmark shows the cost of an engine and its use of the memory's
-bandwidth, but nothing about links. All calls are an AllReduce of float32 in place, whose sums are
-checked before it is timed. Compared settings take turns within one run, and times are medians. The
-results go to benchmarks/results as JSON, the tables to the output. With --device threads the script
-runs on CPUs, and shows nothing about GPUs.
+bandwidth, but nothing about links. Calls are of float32, and their results are checked before they
+are timed. Compared settings take turns within one run, and times are medians.
+
+The part `cells` compares each collective, number of ranks and size, also odd ones: what sley's
+communicator chooses, with a launch for each rank as NCCL's and with one for all, the best of a list
+of plans, a plain copy, and NCCL's best of all settings. The results go to benchmarks/results as
+JSON, the tables to the output, the worst ratios first. With --device threads the script runs on
+CPUs, and shows nothing about GPUs.
 """
 
 from __future__ import annotations
@@ -33,11 +37,12 @@ from common.results import RESULTS
 from common.results import save as save_results
 from common.sizes import read_sizes
 from first_contact.lines import Lines
-from kernels_report import pages
-from kernels_runs import Call, Copy, Data
+from kernels_report import ODD, pages
+from kernels_runs import Call, Chosen, Copy, Data, Together, close, opened
 from kernels_timing import Runnable, Timer, in_turn, timer_of, words
 
-from sley.engine.devices import Device, Engine, Launching
+from sley.communicator.selection.kinds import CALLS, size_of
+from sley.engine.devices import Device, Engine
 from sley.engine.limits import TIMEOUT_S
 from sley.errors import SleyError
 from sley.ir.sizes import size_text
@@ -46,13 +51,14 @@ from sley.ir.words import Protocol
 PACKAGES = ("sley", "numpy", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")
 
 SWEPT_BLOCKS = (1, 2, 4, 8, 16, 32)
-SWEPT_THREADS = (128, 256, 512, 1024)
+SWEPT_THREADS = (128, 256, 512)
 MOST_BLOCKS = 128
-"""Total number of thread blocks of all ranks in the comparison with NCCL: an H100 has 132
-multiprocessors, and each can hold at least one of our blocks."""
+"""Total number of thread blocks of NCCL's ranks: an H100 has 132 multiprocessors."""
 
-LARGE_SLOT_BYTES = 512 << 10
-"""NCCL's, for Simple; compared with the default."""
+ITEM = 4
+"""Bytes of a float32."""
+
+ODD_SIZES = (1 << 10, 64 << 10, 1 << 20, 64 << 20)
 
 Making = Callable[[], Runnable]
 
@@ -63,6 +69,10 @@ def sizes(text: str) -> list[int]:
     if any(size % 4 for size in found):
         raise argparse.ArgumentTypeError(f"{text} is not a number of float32 elements")
     return found
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def protocols(text: str) -> list[Protocol]:
@@ -86,25 +96,29 @@ class Benchmark:
     begun: float = field(default_factory=time.monotonic)
     lines: Lines | None = None
 
-    def measure(self, part: str, made: Iterable[Making], over: Sequence[int]) -> None:
-        """Times the given runs in turn, over sizes."""
-        runs = []
+    def measure(self, part: str, made: Iterable[Making], kind: str, counts: Sequence[int]) -> None:
+        """Times the given runs in turn, over counts of elements of a block."""
+        every = []
         for make in made:
             if self.is_over(part):
                 return
             try:
-                runs.append(make())
+                every.append(make())
             except SleyError as error:
                 self.left_out.append(f"{part}: {words(error)}")
-        for one in over:
-            if self.is_over(f"{part} at {size_text(one)}"):
+        for count in counts:
+            ranks = max((run.label["ranks"] for run in every), default=1)
+            size_bytes = size_of(kind, ranks, count, ITEM)
+            what = f"{part}: {kind} of {ranks}, {size_text(size_bytes)}"
+            if self.is_over(what):
                 return
-            found = in_turn(runs, one, self.options.rounds, self._tell)
-            rows = [{"part": part, **m.row()} for m in found]
+            runs = [run for run in every if size_bytes <= run.label.get("most_bytes", size_bytes)]
+            label = {"part": part, "count": count, "size_bytes": size_bytes}
+            rows = [m.row() for m in in_turn(runs, count, self.options.rounds, label, self._tell)]
             self.rows += rows
             for row in rows if self.lines else ():
                 self.lines.write(**row)
-            print(f"{self.seconds:6.1f} s  {part}: {_what(found)}", file=sys.stderr)
+            print(f"{self.seconds:6.1f} s  {what}", file=sys.stderr)
         del runs
         gc.collect()  # frees memory now, not while something is timed
 
@@ -133,125 +147,119 @@ class Benchmark:
     def data(self, ranks: int) -> Data:
         return Data(self.device, ranks, max(self.options.sizes))
 
-
-def _what(found: Sequence[Any]) -> str:
-    label = found[0].label if found else {}
-    words = (label.get("algorithm", label.get("by", "")), label.get("protocol", ""))
-    return " ".join([*filter(None, words), size_text(found[0].size_bytes) if found else ""])
-
-
-def engines(b: Benchmark) -> None:
-    """Compares generated code and the interpreter, with equal plans, blocks, threads and slots."""
-    o, data = b.options, b.data(b.options.ranks)
-    for algorithm in plans.ALGORITHMS:
-        for protocol in o.protocols:
-            case = plans.case(algorithm, o.ranks, protocol, o.blocks)
-            b.measure(
-                "engines",
-                [
-                    partial(b.call, case, data, engine=engine, threads=o.threads)
-                    for engine in Engine
-                ],
-                o.sizes,
-            )
+    @property
+    def counts(self) -> list[int]:
+        """Elements of AllReduces."""
+        return [size // ITEM for size in self.options.sizes]
 
 
-def peers(b: Benchmark) -> None:
-    """Compares our plans, NCCL and a plain copy."""
-    for ranks in b.options.nccl_ranks:
-        blocks = min(MOST_BLOCKS // ranks, 2 * b.options.blocks)
-        theirs = _nccl(b, ranks, blocks)
+def cells(b: Benchmark) -> None:
+    """Compares sley's calls with NCCL's and a plain copy: every collective, ranks and size."""
+    for ranks in b.options.ranks:
+        theirs = _nccl(b, ranks)
+        comms = opened(b.device, ranks, f"cells-{ranks}", b.options.timeout_s)
         try:
             data = b.data(ranks)
-            others: list[Making] = [partial(Copy, data, b.timer)]
-            others += [partial(_itself, peer) for peer in theirs]
-            b.measure("peers", [*_ours(b, data, ranks, blocks), *others], b.options.sizes)
+            for kind in b.options.kinds:
+                made = [*_ours(b, comms, kind, data), partial(Copy, kind, data, b.timer)]
+                for peer in theirs:
+                    ways = peer.setting.ways(kind)
+                    made += [partial(kernels_nccl.Way, peer, kind, way) for way in ways]
+                b.measure("cells", made, kind, _counts(b, kind, ranks))
         finally:
             for peer in theirs:
                 peer.close()
+            close(comms)
 
 
-def _ours(b: Benchmark, data: Data, ranks: int, blocks: int) -> list[Making]:
-    """Each algorithm with each protocol in one launch; rings also with a launch for each rank, and
-    the fastest ones in a CUDA graph."""
-    wanted: list[tuple[str, Protocol, dict[str, Any]]] = []
-    for algorithm in plans.ALGORITHMS:
-        wanted += [(algorithm, protocol, {}) for protocol in b.options.protocols]
-    by_rank = {"launching": Launching.BY_RANK}
-    wanted += [(plans.RING, protocol, by_rank) for protocol in b.options.protocols]
-    if Protocol.SIMPLE in b.options.protocols:
-        wanted.append((plans.RING, Protocol.SIMPLE, {"slot_bytes": LARGE_SLOT_BYTES}))
-    if b.is_cuda:
-        for algorithm in (plans.RING, plans.ALL_PAIRS):
-            graphs = {Protocol.SIMPLE, Protocol.LL}.intersection(b.options.protocols)
-            wanted += [(algorithm, p, {"graph": True}) for p in Protocol if p in graphs]
-    found: list[Making] = []
-    for algorithm, protocol, how in wanted:
-        case = plans.case(algorithm, ranks, protocol, blocks)
-        label = {"threads": b.options.threads, "traffic": plans.traffic(case.plan), **how}
-        found.append(partial(b.call, case, data, **label))
-    return found
+def _counts(b: Benchmark, kind: str, ranks: int) -> list[int]:
+    """Elements of a block: for each size, and beyond some of them a few elements more."""
+    parts, most = ranks if CALLS[kind].has_parts else 1, max(b.options.sizes)
+    even = [max(1, size // parts // ITEM) for size in b.options.sizes]
+    odd = [size // parts // ITEM for size in ODD_SIZES if size <= most]
+    return sorted({*even, *odd, *(count + ODD for count in odd)})
 
 
-def _itself(peer: kernels_nccl.Peer) -> Runnable:
-    return peer
+def _ours(b: Benchmark, comms: Sequence[Any], kind: str, data: Data) -> list[Making]:
+    """What the communicator chooses, with a launch a rank and with one; and the plans of a list,
+    which the interpreter runs, too."""
+    how = {"kind": kind, "engine": Engine.INTERPRETED}
+    make = partial(b.call, data=data, **how)
+    chosen: list[Making] = [
+        partial(Chosen, comms, kind, data, b.timer),
+        partial(Together, comms, kind, data, make),
+    ]
+    return chosen + [
+        partial(make, case, most_bytes=most_bytes)
+        for case, most_bytes in plans.tried(kind, data.ranks)
+        if case.plan.protocol in b.options.protocols
+    ]
 
 
-def _nccl(b: Benchmark, ranks: int, blocks: int) -> list[kernels_nccl.Peer]:
+def _nccl(b: Benchmark, ranks: int) -> list[kernels_nccl.Peer]:
     """The processes with NCCL that are ready; none without NCCL."""
     if b.options.nccl is None:
         b.left_out.append("NCCL: no --nccl names its library (libnccl.so.2, 2.30 or newer)")
         return []
-    found = _started(b, ranks, blocks)
-    if found and not found[0].answers_in_time(min(b.options.sizes)):
+    found = _started(b, ranks)
+    first = kernels_nccl.Way(found[0], "all_reduce", "ncclAllReduce")
+    if not found[0].failure and not first.answers_in_time(b.counts[0]):
         b.left_out.append("NCCL's calls behind a gate: it gave no time, so they start at once")
         for peer in found:
             peer.close()
-        found = _started(b, ranks, blocks, "--no-gate")
-    for peer in found:
+        found = _started(b, ranks, "--no-gate")
+    for peer in [peer for peer in found if peer.failure]:
+        row = {**peer.setting.label, "part": "cells", "failure": peer.failure}
+        b.rows += [{**row, "kind": kind} for kind in b.options.kinds if peer.setting.ways(kind)]
+        peer.close()
+    ready = [peer for peer in found if not peer.failure]
+    for peer in ready:
         b.options.nccl_version, b.options.nccl_timing = peer.version, peer.timing
-    return found
-
-
-def _started(b: Benchmark, ranks: int, blocks: int, *further: str) -> list[kernels_nccl.Peer]:
-    device = ["--device", b.options.device, "--ordinal", str(b.options.ordinal), *further]
-    wanted = kernels_nccl.settings(ranks, blocks, quick=b.options.quick)
-    most = max(b.options.sizes)
-    running = [kernels_nccl.Peer.start(s, b.options.nccl, device, most) for s in wanted]
-    ready = [peer for peer in running if peer.ready()]
-    for peer in running:
-        if peer not in ready:
-            what = ", ".join(map(str, peer.label.values()))
-            b.left_out.append(f"{what}: {peer.failure}")
-            peer.close()
     return ready
 
 
-def levels(b: Benchmark) -> None:
-    """Compares ResCCL's levels of execution, on both engines."""
-    data = b.data(8)
-    made = [
-        partial(b.call, plans.level(name), data, engine=engine, threads=b.options.threads)
-        for name in plans.LEVELS
-        for engine in Engine
+def _started(b: Benchmark, ranks: int, *further: str) -> list[kernels_nccl.Peer]:
+    """The processes, of which each is ready or has failed."""
+    device = ["--device", b.options.device, "--ordinal", str(b.options.ordinal), *further]
+    wanted = kernels_nccl.settings(ranks, MOST_BLOCKS // ranks, quick=b.options.quick)
+    most = max(b.options.sizes)
+    running = [kernels_nccl.Peer.start(s, b.options.nccl, device, most) for s in wanted]
+    for peer in running:
+        peer.ready()
+    return running
+
+
+def engines(b: Benchmark) -> None:
+    """Compares generated code and the interpreter, with equal plans, blocks, threads and slots: of
+    three algorithms, and of HM at ResCCL's levels of execution."""
+    o = b.options
+    cases = [
+        plans.case(algorithm, o.ranks[0], protocol, o.blocks)
+        for algorithm in plans.ALGORITHMS
+        for protocol in o.protocols
     ]
-    b.measure("levels", made, b.options.sizes)
+    for case in [*cases, *map(plans.level, plans.LEVELS)]:
+        data = b.data(case.plan.collective.ranks)
+        made = [partial(b.call, case, data, engine=engine, threads=o.threads) for engine in Engine]
+        b.measure("engines", made, "all_reduce", b.counts)
 
 
 def sweep(b: Benchmark) -> None:
-    """Compares numbers of thread blocks and of their threads, for a ring."""
-    o, data = b.options, b.data(b.options.ranks)
-    threads = SWEPT_THREADS if b.is_cuda else (o.threads,)
-    made = [
-        partial(b.call, plans.case(plans.RING, o.ranks, Protocol.SIMPLE, blocks), data, threads=t)
-        for blocks in SWEPT_BLOCKS
-        if blocks <= 2 * o.blocks
-        for t in threads
-    ]
-    b.measure("sweep", made, o.sizes[-3:] if o.quick else o.sizes[len(o.sizes) // 2 :])
+    """Compares numbers of thread blocks and of their threads, for rings."""
+    o = b.options
+    for ranks in o.ranks:
+        data = b.data(ranks)
+        made = [
+            partial(b.call, plans.case(plans.RING, ranks, protocol, blocks), data, threads=threads)
+            for protocol in o.protocols
+            for blocks in SWEPT_BLOCKS
+            if blocks <= 2 * o.blocks
+            for threads in (SWEPT_THREADS if b.is_cuda else (o.threads,))
+        ]
+        b.measure("sweep", made, "all_reduce", b.counts)
 
 
-RUNNERS = {"engines": engines, "peers": peers, "levels": levels, "sweep": sweep}
+RUNNERS = {"cells": cells, "engines": engines, "sweep": sweep}
 
 
 def machine(b: Benchmark) -> dict[str, Any]:
@@ -304,15 +312,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--ordinal", type=int, default=0, help="which GPU")
     made.add_argument("--parts", type=lambda t: t.split(","), default=list(RUNNERS))
     made.add_argument("--sizes", type=sizes, help='"1K:256M:4" or "1K,1M"; bytes a rank')
-    made.add_argument("--ranks", type=int, default=4, help="of all parts but peers and levels")
+    made.add_argument("--ranks", type=numbers, help='"8,4,2"; engines take the first')
+    made.add_argument("--kinds", type=lambda t: t.split(","), default=list(plans.KINDS))
     made.add_argument("--blocks", type=int, default=16, help="thread blocks a rank, at most")
-    made.add_argument("--threads", type=int, default=512, help="threads of a block")
+    made.add_argument("--threads", type=int, help="of a block, for engines; else by the messages")
     made.add_argument("--rounds", type=int)
     made.add_argument("--protocols", type=protocols, default=list(Protocol), help='"LL,DIRECT"')
     made.add_argument("--nccl", help="libnccl.so.2, of NCCL 2.30 or newer")
-    made.add_argument(
-        "--nccl-ranks", type=lambda t: [int(n) for n in t.split(",")], help="of the part peers"
-    )
     made.add_argument("--quick", action="store_true", help="fewer sizes, rounds and settings")
     made.add_argument("--limit-s", type=float, default=450.0, help="what is left then is left out")
     made.add_argument("--lines", type=Path, help="a file that gets a line of JSON for each time")
@@ -325,9 +331,9 @@ def parser() -> argparse.ArgumentParser:
 def settled(options: argparse.Namespace) -> argparse.Namespace:
     """The options that depend on --quick."""
     quick = options.quick
-    options.sizes = options.sizes or sizes("1K:64M:16" if quick else "1K:256M:4")
+    options.sizes = options.sizes or sizes("256,16K,256K,4M,64M" if quick else "256:256M:4")
     options.rounds = options.rounds or (3 if quick else 5)
-    options.nccl_ranks = options.nccl_ranks or ([4] if quick else [4, 8])
+    options.ranks = options.ranks or [8, 4, 2]
     return options
 
 
@@ -336,10 +342,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.report is not None:
         print(pages(json.loads(options.report.read_text())))
         return 0
-    unknown = set(options.parts) - set(RUNNERS)
-    if unknown:
-        print(f"--parts: {', '.join(unknown)} of {', '.join(RUNNERS)}", file=sys.stderr)
-        return 2
+    for what, given, known in (
+        ("parts", options.parts, RUNNERS),
+        ("kinds", options.kinds, plans.KINDS),
+    ):
+        if unknown := set(given) - set(known):
+            print(f"--{what}: {', '.join(unknown)} of {', '.join(known)}", file=sys.stderr)
+            return 2
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for each rank's stream
     try:
         device = kernels_nccl.open_device(options.device, options.ordinal)
@@ -350,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.lines is not None:
         b.lines = Lines(options.lines, "+".join(options.parts))
     if not b.is_cuda:
-        b.left_out.append("CUDA graphs, and threads of a block: this device is threads of a CPU")
+        b.left_out.append("threads of a block: this device is threads of a CPU")
     try:
         for part in options.parts:
             RUNNERS[part](b)

@@ -2,13 +2,13 @@
 
     python benchmarks/kernels_nccl.py --lib libnccl.so.2 --ranks 4 --most-bytes 1048576
 
-is such a process: it reads requests, one JSON object on each line ({"size_bytes": ..., "calls":
-...}), and answers each with {"us": ...} or {"failure": ...}. NCCL reads its settings from the
-environment when a process makes its first communicator, so each setting needs a process. All
-processes run, and the benchmark sends requests to one at a time.
+is such a process: it reads requests, one JSON object on each line ({"way": ..., "count": ...,
+"calls": ...}; without calls it checks one), and answers each with {"us": ...} or {"failure": ...}.
+NCCL reads its settings from the environment when a process makes its first communicator, so each
+setting needs a process. All processes run, and the benchmark sends requests to one at a time.
 
 Several ranks of a communicator on one GPU require NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1, which
-is experimental; the process has one thread, and one stream for each rank.
+is experimental; the process has one thread, and one launch and stream for each rank.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
 from kernels_timing import CALLS, TurnError, timer_of
 
 NEEDED = (2, 30)
-_FLOAT32, _SUM = 7, 0  # nccl.h: ncclDataType_t, ncclRedOp_t
+_FLOAT32, _SUM, _ROOT = 7, 0, 0  # nccl.h: ncclDataType_t, ncclRedOp_t
+_SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
 
-START_S = 120.0
+START_S = 60.0
 """The longest time for a process to load NCCL and to make its communicator."""
 
 CALL_S = 15.0
@@ -43,22 +44,37 @@ BUFFER_BYTES = (512 << 10, 1 << 20, 2 << 20)
 """Sizes of a connection's FIFO besides NCCL's own 4 MiB, which for many connections on one GPU is
 more than an L2 cache."""
 
+WAYS = {
+    "all_reduce": "ncclAllReduce",
+    "all_gather": "ncclAllGather",
+    "reduce_scatter": "ncclReduceScatter",
+    "all_to_all": "ncclAlltoAll",
+    "broadcast": "ncclBroadcast",
+    "reduce": "ncclReduce",
+}
+"""The function of each kind of calls."""
+
+SENDS = "ncclSend and ncclRecv"
+"""Another way of an AllToAll, in a group."""
+
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of NCCL; NCCL chooses those that are None."""
+    """Settings of NCCL; NCCL chooses those that are None. windows: whether arrays are in symmetric
+    windows, for which NCCL has kernels of its own."""
 
     ranks: int
     blocks: int
     algorithm: str | None = None
     protocol: str | None = None
     buffer_bytes: int | None = None
+    windows: bool = False
 
     @property
     def label(self) -> dict[str, Any]:
         return {
             "by": "NCCL",
-            "algorithm": self.algorithm or "its choice",
+            "algorithm": self.algorithm or ("windows" if self.windows else "its choice"),
             "protocol": self.protocol or "its choice",
             "buffer_bytes": self.buffer_bytes or 4 << 20,
             "launching": "by-rank",
@@ -84,11 +100,18 @@ class Setting:
             found["NCCL_BUFFSIZE"] = str(self.buffer_bytes)
         return found
 
+    def ways(self, kind: str) -> list[str]:
+        """How this setting makes a kind of calls: with no function if it makes no difference there.
+        NCCL has trees for AllReduces only, and no algorithm for sends and receives."""
+        if kind == "all_to_all":
+            return [] if self.algorithm else [WAYS[kind], *([] if self.windows else [SENDS])]
+        return [] if self.algorithm == "Tree" and kind != "all_reduce" else [WAYS[kind]]
+
 
 def settings(ranks: int, blocks: int, *, quick: bool) -> list[Setting]:
-    """The settings: NCCL's choice, each algorithm with each protocol, and rings with smaller
-    FIFOs."""
-    found = [Setting(ranks, blocks)]
+    """The settings: NCCL's choice, also in windows, each algorithm with each protocol, and rings
+    with smaller FIFOs."""
+    found = [Setting(ranks, blocks), Setting(ranks, blocks, windows=True)]
     found += [Setting(ranks, blocks, a, p) for a in ALGORITHMS for p in PROTOCOLS]
     if not quick:
         found += [Setting(ranks, blocks, "Ring", "Simple", size) for size in BUFFER_BYTES]
@@ -97,7 +120,7 @@ def settings(ranks: int, blocks: int, *, quick: bool) -> list[Setting]:
 
 @dataclass
 class Peer:
-    """A process with NCCL, which takes turns with the engines. `ready` waits for its start."""
+    """A process with NCCL. `ready` waits for its start."""
 
     setting: Setting
     process: subprocess.Popen[str]
@@ -105,16 +128,14 @@ class Peer:
     failure: str = ""
     version: str = ""
     timing: str = ""
-    label: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.label = self.setting.label
+    started: float = field(default_factory=time.monotonic)
 
     @classmethod
     def start(cls, setting: Setting, library: str, device: Sequence[str], most_bytes: int) -> Peer:
         """Starts the process without waiting for it."""
         command = [sys.executable, __file__, "--lib", library, *device]
         command += ["--ranks", str(setting.ranks), "--most-bytes", str(most_bytes)]
+        command += ["--windows"] if setting.windows else []
         process = subprocess.Popen(
             command,
             env={**os.environ, **setting.environment()},
@@ -128,30 +149,22 @@ class Peer:
 
     def ready(self) -> bool:
         """Waits until the process answers; False if it can't, with the reason in `failure`."""
-        first = self._answer(START_S)
+        first = self._answer(self.started + START_S - time.monotonic())
         self.failure = first.get("failure", "")
         self.version, self.timing = first.get("version", ""), first.get("timing", "")
         return not self.failure
 
-    def answers_in_time(self, size_bytes: int) -> bool:
-        """Whether NCCL can be timed: its calls might wait for earlier calls that have not started
-        yet."""
-        try:
-            return not self.prepare(size_bytes) and self.time_us(size_bytes, CALLS) > 0
-        except TurnError:
-            return False
-
-    def prepare(self, size_bytes: int) -> str:
-        """Runs one call, and checks the sums."""
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """The answer to a request."""
         if self.failure:
-            return self.failure
-        return str(self._ask({"check": size_bytes}).get("failure", ""))
-
-    def time_us(self, size_bytes: int, calls: int) -> float:
-        answer = self._ask({"size_bytes": size_bytes, "calls": calls})
-        if "us" not in answer:
-            raise TurnError(answer["failure"])
-        return float(answer["us"])
+            return {"failure": self.failure}
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            return {"failure": f"the process is gone: {error}"}
+        return self._answer(CALL_S)
 
     def close(self) -> None:
         """Ends the process."""
@@ -164,21 +177,41 @@ class Peer:
             self.process.kill()
             self.process.wait()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        except OSError as error:
-            return {"failure": f"the process is gone: {error}"}
-        return self._answer(CALL_S)
-
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         try:
-            return self.answers.get(timeout=timeout_s)
+            return self.answers.get(timeout=max(timeout_s, 0.0))
         except Empty:
             self.process.kill()
-            return {"failure": f"no answer in {timeout_s:g} s"}
+            self.failure = "no answer in time"
+            return {"failure": self.failure}
+
+
+class Way:
+    """A way of calling NCCL in a process, as a run that takes turns with sley's."""
+
+    def __init__(self, peer: Peer, kind: str, way: str) -> None:
+        self._peer, self._way = peer, way
+        self.label = {**peer.setting.label, "kind": kind}
+        if way == SENDS:
+            self.label["algorithm"] = "sends"
+
+    def answers_in_time(self, count: int) -> bool:
+        """Whether NCCL can be timed: its calls might wait for earlier calls that have not started
+        yet."""
+        try:
+            return not self.prepare(count) and self.time_us(count, CALLS) > 0
+        except TurnError:
+            return False
+
+    def prepare(self, count: int) -> str:
+        """Runs one call, and checks the results."""
+        return str(self._peer.ask(way=self._way, count=count).get("failure", ""))
+
+    def time_us(self, count: int, calls: int) -> float:
+        answer = self._peer.ask(way=self._way, count=count, calls=calls)
+        if "us" not in answer:
+            raise TurnError(answer["failure"])
+        return float(answer["us"])
 
 
 def _listen(process: subprocess.Popen[str], answers: Queue[dict[str, Any]]) -> None:
@@ -195,20 +228,12 @@ class Nccl:
 
     def __init__(self, path: str) -> None:
         deep = getattr(os, "RTLD_DEEPBIND", 0)  # apart from another NCCL of the process
+        self._windows: list[ctypes.c_void_p] = []
         self._library = library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL | deep)
-        handle, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
         library.ncclGetErrorString.restype = ctypes.c_char_p
-        library.ncclGetLastError.argtypes = [handle]
         library.ncclGetLastError.restype = ctypes.c_char_p
-        library.ncclCommInitAll.argtypes = [
-            ctypes.POINTER(handle),
-            number,
-            ctypes.POINTER(number),
-        ]
-        library.ncclAllReduce.argtypes = [handle, handle, size, number, number, handle, handle]
-        library.ncclCommDestroy.argtypes = [handle]
         found = ctypes.c_int()
-        self._check(library.ncclGetVersion(ctypes.byref(found)))
+        self._call("ncclGetVersion", ctypes.byref(found))
         number_of = found.value
         self.version = (number_of // 10000, number_of // 100 % 100, number_of % 100)
         if self.version < NEEDED:
@@ -218,66 +243,114 @@ class Nccl:
     def communicators(self, ranks: int, ordinal: int) -> list[ctypes.c_void_p]:
         """The ranks of a communicator, all on one GPU."""
         made = (ctypes.c_void_p * ranks)()
-        places = (ctypes.c_int * ranks)(*[ordinal] * ranks)
-        self._check(self._library.ncclCommInitAll(made, ranks, places))
+        self._call("ncclCommInitAll", made, ranks, (ctypes.c_int * ranks)(*[ordinal] * ranks))
         return [ctypes.c_void_p(address) for address in made]
 
-    def allreduce(
-        self, ranks: list[ctypes.c_void_p], data: list[int], count: int, streams: list[int]
-    ) -> None:
-        """Starts a sum of float32 in place on each rank's stream."""
-        self._check(self._library.ncclGroupStart())
-        for comm, address, stream in zip(ranks, data, streams, strict=True):
-            self._check(
-                self._library.ncclAllReduce(address, address, count, _FLOAT32, _SUM, comm, stream)
-            )
-        self._check(self._library.ncclGroupEnd())
+    def allocate(self, size_bytes: int) -> int:
+        """Memory that can be in a window: its address."""
+        place = ctypes.c_void_p()
+        self._call("ncclMemAlloc", ctypes.byref(place), ctypes.c_size_t(size_bytes))
+        return int(place.value or 0)
 
-    def destroy(self, ranks: list[ctypes.c_void_p]) -> None:
-        for comm in ranks:
+    def register(self, comms: Sequence[ctypes.c_void_p], memory: Sequence[Any]) -> None:
+        """Makes a symmetric window of the ranks' memory, until the process ends."""
+        with self._group():
+            for comm, one in zip(comms, memory, strict=True):
+                place, size = ctypes.c_void_p(one.address), ctypes.c_size_t(one.size_bytes)
+                self._windows.append(ctypes.c_void_p())
+                window = ctypes.byref(self._windows[-1])
+                self._call("ncclCommWindowRegister", comm, place, size, window, _SYMMETRIC)
+
+    def start(
+        self,
+        way: str,
+        comms: Sequence[ctypes.c_void_p],
+        places: Sequence[tuple[int, int]],
+        count: int,
+        streams: Sequence[int],
+    ) -> None:
+        """Starts a call of float32 on each rank's stream. places: each rank's input and output."""
+        size = ctypes.c_size_t(count)
+        with self._group():
+            for comm, (source, target), stream in zip(comms, places, streams, strict=True):
+                at = comm, ctypes.c_void_p(stream)
+                if way == SENDS:
+                    for peer in range(len(comms)):
+                        for name, base in (("ncclSend", source), ("ncclRecv", target)):
+                            place = ctypes.c_void_p(base + peer * count * 4)
+                            self._call(name, place, size, _FLOAT32, peer, *at)
+                    continue
+                op = [_SUM] if "Reduce" in way else []
+                root = [_ROOT] if way in (WAYS["broadcast"], WAYS["reduce"]) else []
+                buffers = ctypes.c_void_p(source), ctypes.c_void_p(target)
+                self._call(way, *buffers, size, _FLOAT32, *op, *root, *at)
+
+    def destroy(self, comms: Sequence[ctypes.c_void_p]) -> None:
+        for comm in comms:
             self._library.ncclCommDestroy(comm)
 
-    def _check(self, result: int) -> None:
+    @contextmanager
+    def _group(self) -> Iterator[None]:
+        """Calls of all ranks, which start at its end; it ends in any case."""
+        self._call("ncclGroupStart")
+        try:
+            yield
+        except RuntimeError:
+            self._library.ncclGroupEnd()
+            raise
+        self._call("ncclGroupEnd")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function = getattr(self._library, name, None)
+        if function is None:
+            raise RuntimeError(f"this NCCL has no {name}")
+        result = function(*arguments)
         if result:
-            name = self._library.ncclGetErrorString(result).decode()
+            words = self._library.ncclGetErrorString(result).decode()
             last = (self._library.ncclGetLastError(None) or b"").decode()
-            raise RuntimeError(f"NCCL: {name} {last}".strip())
+            raise RuntimeError(f"NCCL: {name}: {words} {last}".strip())
 
 
-def serve(
-    library: str, device_name: str, ordinal: int, ranks: int, most_bytes: int, gate: bool
-) -> None:
+def serve(o: argparse.Namespace) -> None:
     """Answers requests until the input ends."""
     from kernels_runs import Data
 
-    device = open_device(device_name, ordinal)
-    nccl = Nccl(library)
-    timer = timer_of(device, gate=gate)
-    data = Data(device, ranks, most_bytes)
-    streams = timer.streams(ranks)
+    from sley.engine.devices.device import Memory
+
+    device, nccl = open_device(o.device, o.ordinal), Nccl(o.lib)
+    timer = timer_of(device, gate=not o.no_gate)
+    comms = nccl.communicators(o.ranks, o.ordinal)
+
+    def allocate(size_bytes: int) -> Memory:
+        return Memory(nccl.allocate(size_bytes), size_bytes, None)
+
+    data = Data(device, o.ranks, o.most_bytes, allocate=allocate if o.windows else None)
+    for memory in (data.inputs, data.outputs) if o.windows else ():
+        nccl.register(comms, memory)
+    streams = timer.streams(o.ranks)
     addresses = [_address(stream) for stream in streams]
-    comms = nccl.communicators(ranks, ordinal)
-    places = [memory.address for memory in data.memory]
+    kinds = {SENDS: "all_to_all"} | {way: kind for kind, way in WAYS.items()}
     answer({"version": ".".join(map(str, nccl.version)), "timing": timer.how})
 
-    def run(size_bytes: int, _: object = None) -> None:
-        nccl.allreduce(comms, places, size_bytes // data.item, addresses)
+    def starter(way: str, count: int) -> Callable[..., None]:
+        every = zip(*data.memory(kinds[way]), strict=True)
+        places = [(source.address, target.address) for source, target in every]
+        return lambda _=None: nccl.start(way, comms, places, count, addresses)
 
     for line in sys.stdin:
         request = json.loads(line)
+        way, count = request["way"], request["count"]
         try:
-            if "check" in request:
-                size = request["check"]
-                data.fill(size)
-                run(size)
-                for stream in streams:
-                    device.synchronize(stream)
-                wrong = data.wrong(size)
-                answer({"failure": f"{wrong} wrong elements" if wrong else ""})
+            start = starter(way, count)
+            if "calls" in request:
+                answer({"us": timer.time_us(start, streams, request["calls"])})
                 continue
-            size = request["size_bytes"]
-            us = timer.time_us(partial(run, size), streams, request["calls"])
-            answer({"us": us})
+            data.fill(kinds[way], count)
+            start()
+            for stream in streams:
+                device.synchronize(stream)
+            wrong = data.wrong(kinds[way], count)
+            answer({"failure": f"{wrong} wrong elements" if wrong else ""})
         except Exception as error:  # of any kind: the benchmark goes on without this setting
             answer({"failure": str(error)})
     nccl.destroy(comms)
@@ -310,10 +383,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--most-bytes", type=int, required=True)
     parser.add_argument("--no-gate", action="store_true", help="calls start at once")
-    options = parser.parse_args()
+    parser.add_argument("--windows", action="store_true", help="arrays are in symmetric windows")
     try:
-        o = options
-        serve(o.lib, o.device, o.ordinal, o.ranks, o.most_bytes, not o.no_gate)
+        serve(parser.parse_args())
     except Exception as error:  # of any kind: the answer tells it
         answer({"failure": f"{type(error).__name__}: {error}"})
 

@@ -1,25 +1,18 @@
-"""The plans of the benchmark of kernels, and the bytes that they move."""
+"""The plans of the benchmark of kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
 import papers_levels
 
 import sley
 from sley.algorithms import build
-from sley.ir.words import (
-    READS_SOURCE,
-    RECEIVES,
-    SENDS,
-    WRITES_DESTINATION,
-    Op,
-    Protocol,
-)
-from sley.verification.direct import pulls
+from sley.communicator.selection.kinds import CALLS
+from sley.ir.words import Protocol
 
 RING, ALL_PAIRS, HM = "ring", "all-pairs", "HM task level"
 ALGORITHMS = (RING, ALL_PAIRS, HM)
@@ -27,17 +20,34 @@ ALGORITHMS = (RING, ALL_PAIRS, HM)
 LEVELS = ("task", "round-robin", "stage", "stage4", "algorithm")
 """ResCCL's levels of execution; at stage4 each of the four stages has its own blocks."""
 
-FLAGS = {Protocol.LL: 2.0, Protocol.LL128: 128 / 120}
-"""Bytes of a message in memory for each byte of its data: LL uses 4 of 8 bytes for flags, LL128 8
-of 128."""
+KINDS = {
+    "all_reduce": ("one-step", ALL_PAIRS, RING),
+    "all_gather": (ALL_PAIRS, RING),
+    "reduce_scatter": (ALL_PAIRS, RING),
+    "all_to_all": (ALL_PAIRS,),
+    "broadcast": ("flat", ALL_PAIRS, RING),
+    "reduce": ("flat", ALL_PAIRS, RING),
+}
+"""The calls that are compared with NCCL's, and the algorithms that are tried for each."""
+
+IN_PLACE = ("all_reduce", "broadcast", "reduce")
+
+TRIED = (
+    (Protocol.LL, 1, 128, 64 << 10),
+    (Protocol.LL, 8, 256, 1 << 20),
+    (Protocol.DIRECT, 16, 512, 1 << 40),
+)
+"""How each algorithm is tried: protocol, thread blocks of a rank, threads of a block, and the
+largest size, as few blocks take very long for more."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A plan and the name of its algorithm."""
+    """A plan, the name of its algorithm, and the threads of its blocks; None: by the messages."""
 
     algorithm: str
     plan: sley.Plan
+    threads: int | None = None
 
 
 @cache
@@ -63,32 +73,20 @@ def _compiled(
     return sley.compile(program, **options)
 
 
+def tried(kind: str, ranks: int) -> Iterator[tuple[Case, int]]:
+    """The plans that are tried for a kind of calls, with the largest size of each. Their blocks
+    serve all peers."""
+    for algorithm in KINDS[kind]:
+        name = f"{algorithm}-{CALLS[kind].name}"
+        program = build(name, ranks=ranks, in_place=kind in IN_PLACE)
+        for protocol, blocks, threads, most_bytes in TRIED:
+            plan = sley.compile(program, protocol=protocol, instances=blocks, allocate="instance")
+            yield Case(algorithm, plan, threads), most_bytes
+
+
 @cache
 def level(name: str) -> Case:
     """HM AllReduce on 2 nodes of 4 GPUs, ResCCL's Topo1, at one of LEVELS."""
     plan = papers_levels.plan("allreduce", name, 2, 4, 1)
     sley.verify(plan)
     return Case(f"HM {name}", plan)
-
-
-def traffic(plan: sley.Plan) -> float:
-    """Total bytes that all ranks read and write in memory for each byte of a rank's (largest)
-    buffer. Messages in slots are written and read; pulled messages are read from their source.
-    Flags of LL and LL128 count."""
-    t = plan.instructions
-    op, chunks = t.op, t.count.astype(np.float64)
-    pulled = pulls(plan).pulled
-    flags = FLAGS.get(plan.protocol, 1.0)
-    stays = pulled & (op == Op.SEND)
-    local = READS_SOURCE[op] & ~stays
-    local = local.astype(np.float64) + WRITES_DESTINATION[op]
-    local += op == Op.REDUCE  # it reads its destination, too
-    messages = RECEIVES[op].astype(np.float64) + (SENDS[op] & ~pulled)
-    moved = float((chunks * (local + flags * messages)).sum())
-    return moved / plan.collective.chunks
-
-
-def compulsory(ranks: int) -> float:
-    """The lower bound on `traffic` for an AllReduce in place: each rank's buffer is read and
-    written."""
-    return 2.0 * ranks

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
-from common.tables import MISSING, table
-from kernels_plans import ALGORITHMS, LEVELS
+from common.tables import MISSING, ratio_text, table
 
 from sley.ir.sizes import size_text
 
 Row = dict[str, Any]
 
-PROTOCOLS = ("Simple", "LL", "LL128", "Direct")
-
 
 def pages(results: dict[str, Any]) -> str:
     """All tables."""
     rows: list[Row] = results["rows"]
+    every = [row for row in rows if row["part"] == "cells"]
     parts = [
         ("Machine", _pairs(results)),
+        ("The worst of each collective", _worst(every)),
+        ("NCCL beside sley", _cells(every)),
         ("Generated and interpreted", _engines(_of(rows, "engines"))),
-        ("Peers", _peers(_of(rows, "peers"))),
-        ("The floor", _floor(_of(rows, "peers"))),
-        ("Levels of execution", _levels(_of(rows, "levels"))),
         ("Thread blocks and threads", _sweep(_of(rows, "sweep"))),
         ("Left out", _failures(rows, results["left_out"])),
     ]
@@ -51,19 +49,13 @@ def _sizes(rows: Iterable[Row]) -> list[int]:
     return sorted({row["size_bytes"] for row in rows})
 
 
-def _us(rows: Iterable[Row], size: int, **label: Any) -> float:
-    """The median of the row with this label and size; nan if there is no such row."""
-    wanted = {**label, "size_bytes": size}
-    for row in rows:
-        if all(row.get(key) == value for key, value in wanted.items()):
-            return float(row["median_us"])
-    return math.nan
+def _us(rows: Iterable[Row], **label: Any) -> float:
+    """The best median of the rows with this label; nan if there is none."""
+    return min((r["median_us"] for r in rows if _has(r, label)), default=math.nan)
 
 
-def _best(rows: Iterable[Row], size: int, **label: Any) -> Row | None:
-    wanted = {**label, "size_bytes": size}
-    found = [r for r in rows if all(r.get(k) == v for k, v in wanted.items())]
-    return min(found, key=lambda r: r["median_us"], default=None)
+def _has(row: Row, label: Row) -> bool:
+    return all(row.get(key) == value for key, value in label.items())
 
 
 def _number(value: float, digits: int = 2, unit: str = "") -> str:
@@ -74,9 +66,125 @@ def _time(us: float) -> str:
     return _number(us, 1 if us >= 10 else 2)
 
 
-def _rate(size: int, us: float) -> str:
-    """The algorithm bandwidth, as in nccl-tests, in GB/s."""
-    return _number(size / us / 1e3, 1)
+class Cell:
+    """A collective of so many ranks at one size: what sley and NCCL take."""
+
+    def __init__(self, kind: str, ranks: int, size_bytes: int, rows: Sequence[Row]) -> None:
+        self.kind, self.ranks, self.size_bytes = kind, ranks, size_bytes
+        self._rows = [row for row in rows if "median_us" in row]
+        ours = {"by": "sley", "algorithm": "its choice"}
+        self.chosen_us = _us(self._rows, **ours, launching="by-rank")
+        self.together_us = _us(self._rows, **ours, launching="together")
+        self.copy_us = _us(self._rows, by="copy")
+        self.nccl = self._best("NCCL")
+        self.ratio = self.nccl["median_us"] / self.chosen_us if self.nccl else math.nan
+        failed = {_named(row) for row in rows if row["by"] == "NCCL" and "failure" in row}
+        self.impossible = ", ".join(sorted(failed))
+
+    @property
+    def name(self) -> str:
+        return f"{self.ranks} ranks, {size_text(self.size_bytes)}"
+
+    def line(self) -> Sequence[str]:
+        chosen = next((row for row in self._rows if "plan" in row), None)
+        plan = _named({**chosen, "algorithm": chosen["plan"]}) if chosen else MISSING
+        best = self._best("sley")
+        return (
+            self.name,
+            _time(self.chosen_us),
+            plan,
+            _time(self.together_us),
+            f"{_time(best['median_us'])} {_named(best)}" if best else MISSING,
+            f"{_time(self.nccl['median_us'])} {_named(self.nccl)}" if self.nccl else MISSING,
+            self.impossible or MISSING,
+            _time(self.copy_us),
+            ratio_text(None if math.isnan(self.ratio) else self.ratio),
+        )
+
+    def _best(self, by: str) -> Row | None:
+        """The fastest row of the list of plans, or of NCCL's settings."""
+        found = [r for r in self._rows if r["by"] == by and (by == "NCCL" or "plan" not in r)]
+        return min(found, key=lambda row: row["median_us"], default=None)
+
+
+def _named(row: Row) -> str:
+    """A plan of sley's or a setting of NCCL's, in few words."""
+    protocol = row.get("protocol", "its choice")
+    words = [row["algorithm"], *([] if protocol == "its choice" else [protocol])]
+    if row["by"] == "sley" and "blocks" in row:
+        threads = f"x{row['threads']}" if row.get("threads") else ""
+        words.append(f"{row['blocks']}{threads}")
+    elif row.get("buffer_bytes", 4 << 20) != 4 << 20:
+        words.append(size_text(row["buffer_bytes"]))
+    return " ".join(words)
+
+
+def _grid(rows: Iterable[Row]) -> list[Cell]:
+    """The cells, by collective, and the worst ratio first."""
+    key = lambda row: (row["kind"], row["ranks"], row.get("size_bytes", -1))  # noqa: E731
+    every = {at: list(these) for at, these in groupby(sorted(rows, key=key), key)}
+    never = {at[:2]: these for at, these in every.items() if at[2] < 0}
+    cells = [
+        Cell(*at, [*these, *never.get(at[:2], [])]) for at, these in every.items() if at[2] >= 0
+    ]
+    return sorted(cells, key=lambda c: (c.kind, math.isnan(c.ratio), c.ratio, c.ranks))
+
+
+def _worst(rows: list[Row]) -> str:
+    lines = []
+    for kind, group in groupby(_grid(rows), lambda cell: cell.kind):
+        cells = list(group)
+        known = [cell.ratio for cell in cells if not math.isnan(cell.ratio)]
+        first = cells[0] if known else None
+        odd = _odd(kind, rows)
+        lines.append(
+            (
+                kind,
+                ratio_text(first.ratio) if first else MISSING,
+                first.name if first else MISSING,
+                f"{sum(ratio < 1 for ratio in known)} of {len(known)}",
+                _number(geometric_mean(known)),
+                f"{odd[0]:.2f} ({odd[1]})" if odd else MISSING,
+            )
+        )
+    if not lines:
+        return ""
+    head = ("collective", "worst", "at", "below 1", "geometric mean", "odd / even, worst")
+    return (
+        "NCCL's best time over that of the communicator's choice, and what a few elements more "
+        "cost the latter.\n\n" + table(head, lines)
+    )
+
+
+def _odd(kind: str, rows: Iterable[Row]) -> tuple[float, str] | None:
+    """The worst ratio of an odd call's time to that of the even one below, and where."""
+    found = {
+        (row["ranks"], row["count"]): row
+        for row in rows
+        if _has(row, {"by": "sley", "kind": kind, "algorithm": "its choice"})
+        and row["launching"] == "by-rank"
+        and "median_us" in row
+    }
+    ratios = [
+        (row["median_us"] / even["median_us"], f"{ranks} ranks, {size_text(even['size_bytes'])}")
+        for (ranks, count), row in found.items()
+        for even in [found.get((ranks, count - ODD))]
+        if even
+    ]
+    return max(ratios, default=None)
+
+
+ODD = 3
+"""Elements of a block that an odd call has beyond a multiple."""
+
+
+def _cells(rows: list[Row]) -> str:
+    head = ("ranks, size", "sley us", "with", "in one launch", "best of a list")
+    head += ("NCCL us", "NCCL can't", "copy us", "NCCL / sley")
+    return "\n\n".join(
+        f"### {kind}\n\n" + table(head, [cell.line() for cell in group])
+        for kind, group in groupby(_grid(rows), lambda cell: cell.kind)
+    )
 
 
 def _engines(rows: list[Row]) -> str:
@@ -84,184 +192,49 @@ def _engines(rows: list[Row]) -> str:
     if not rows:
         return ""
     sizes, ratios, lines = _sizes(rows), [], []
-    for algorithm in ALGORITHMS:
-        for protocol in PROTOCOLS:
-            one = [r for r in rows if (r["algorithm"], r["protocol"]) == (algorithm, protocol)]
-            if not one:
-                continue
-            ratio = [
-                _us(one, size, engine="interpreted") / _us(one, size, engine="generated")
-                for size in sizes
-            ]
-            known = [value for value in ratio if not math.isnan(value)]
-            ratios += known
-            generated = [_us(one, size, engine="generated") for size in sizes]
-            head = (algorithm, protocol, str(one[0]["blocks"]))
-            cells = [
-                MISSING if math.isnan(r) else f"{r:.2f} ({_time(us)})"
-                for r, us in zip(ratio, generated, strict=True)
-            ]
-            lines.append((*head, *cells, _number(geometric_mean(known), 3)))
-    columns = ("plan", "protocol", "blocks a rank", *map(size_text, sizes), "geometric mean")
+    for algorithm, protocol in dict.fromkeys((r["algorithm"], r["protocol"]) for r in rows):
+        one = [r for r in rows if (r["algorithm"], r["protocol"]) == (algorithm, protocol)]
+        cells, known = [], []
+        for size in sizes:
+            generated, interpreted = (
+                _us(one, size_bytes=size, engine=engine) for engine in ("generated", "interpreted")
+            )
+            ratio = interpreted / generated
+            known += [] if math.isnan(ratio) else [ratio]
+            cells.append(f"{_number(ratio)} ({_time(generated)})")
+        ratios += known
+        head = (algorithm, protocol, one[0]["ranks"], one[0]["blocks"])
+        lines.append((*head, *cells, _number(geometric_mean(known), 3)))
+    columns = ("plan", "protocol", "ranks", "blocks a rank", *map(size_text, sizes))
     mean = geometric_mean(ratios)
     return (
-        "Time of the interpreter over that of generated code, and in brackets the latter in us.\n\n"
-        + table(columns, lines)
+        "Time of the interpreter over that of generated code, and in brackets the latter in us. "
+        "ResCCL runs HM's level `task` generated, MSCCL `stage` and `algorithm` interpreted.\n\n"
+        + table((*columns, "geometric mean"), lines)
         + f"\n\nGeometric mean over all {len(ratios)} pairs: **{_number(mean, 3)}**: "
         f"interpretation costs {_number((mean - 1) * 100, 1)} % here. ResCCL's figure, between "
         "GPUs, is 17.1 %."
     )
 
 
-def _peers(rows: list[Row]) -> str:
-    found = []
-    for ranks in sorted({row["ranks"] for row in rows}):
-        these = [row for row in rows if row["ranks"] == ranks]
-        found.append(f"### {ranks} ranks\n\n{_best_of(these)}\n\n{_alike(these)}\n\n{_all(these)}")
-    return "\n\n".join(found)
-
-
-def _best_of(rows: list[Row]) -> str:
-    lines: list[Sequence[str]] = []
-    for size in _sizes(rows):
-        ours, theirs = _best(rows, size, by="sley"), _best(rows, size, by="NCCL")
-        our_us = ours["median_us"] if ours else math.nan
-        their_us = theirs["median_us"] if theirs else math.nan
-        lines.append(
-            (
-                size_text(size),
-                _time(our_us),
-                _rate(size, our_us),
-                _named(ours),
-                _time(their_us),
-                _rate(size, their_us),
-                _named(theirs),
-                _number(their_us / our_us),
-            )
-        )
-    head = ("size", "sley us", "GB/s", "with", "NCCL us", "GB/s", "with", "NCCL / sley")
-    return "The best setting of each.\n\n" + table(head, lines)
-
-
-def _named(row: Row | None) -> str:
-    if row is None:
-        return MISSING
-    name = f"{row['algorithm']}, {row['protocol']}, {row['launching']}"
-    if row["by"] == "NCCL":
-        return f"{name}, {size_text(row['buffer_bytes'])}"
-    return name
-
-
-def _alike(rows: list[Row]) -> str:
-    """The rings of both by protocol, with a launch for each rank; ours also with one launch."""
-    head = ["size"]
-    for protocol in PROTOCOLS[:3]:
-        head += [f"{protocol}: sley, one launch", "sley, a launch a rank", "NCCL"]
-    lines = []
-    for size in _sizes(rows):
-        line = [size_text(size)]
-        for protocol in PROTOCOLS[:3]:
-            ours = [
-                _us(rows, size, by="sley", algorithm="ring", protocol=protocol, launching=how)
-                for how in ("together", "by-rank")
-            ]
-            theirs = _best(rows, size, by="NCCL", algorithm="Ring", protocol=protocol)
-            their_us = theirs["median_us"] if theirs else math.nan
-            line += [_time(us) for us in (*ours, their_us)]
-        lines.append(line)
-    return "Rings, us; of NCCL the best FIFO size.\n\n" + table(head, lines)
-
-
-def _all(rows: list[Row]) -> str:
-    """Every timed setting."""
-    sizes = _sizes(rows)
-    found: dict[str, dict[int, str]] = {}
-    for row in rows:
-        name = f"{row['by']}: {_named(row)}" if row["by"] != "copy" else "plain copy"
-        found.setdefault(name, {})[row["size_bytes"]] = _time(row["median_us"])
-    lines = [(name, *(us.get(size, MISSING) for size in sizes)) for name, us in found.items()]
-    return "All settings, us.\n\n" + table(("setting", *map(size_text, sizes)), lines)
-
-
-def _floor(rows: list[Row]) -> str:
-    found = []
-    for ranks in sorted({row["ranks"] for row in rows}):
-        these = [row for row in rows if row["ranks"] == ranks]
-        copies = [row for row in these if row["by"] == "copy"]
-        if not copies:
-            continue
-        ceiling = max(2 * ranks * r["size_bytes"] / r["median_us"] / 1e3 for r in copies)
-        lines = [_floor_line(these, size, ranks, ceiling) for size in _sizes(these)]
-        head = ("size", "copy us", "floor us", "best", "ring, Simple", "ring, Direct")
-        found.append(
-            f"### {ranks} ranks\n\nThe fastest plain copy moved {ceiling:.1f} GB/s, read and "
-            f"written. `floor`: the {2 * ranks} b bytes that an AllReduce of b bytes a rank must "
-            "move, at that speed; `best`: the part of it that our fastest plan reaches. The rings' "
-            "columns: the part of that speed which the bytes of their own plan are moved at. "
-            "`copy`: a plain copy of the same bytes. Below the size of the caches more than 100 % "
-            "can happen.\n\n" + table(head, lines)
-        )
-    return "\n\n".join(found)
-
-
-def _floor_line(rows: list[Row], size: int, ranks: int, ceiling: float) -> Sequence[str]:
-    floor = 2 * ranks * size / ceiling / 1e3
-    best = _best(rows, size, by="sley")
-    reached = floor / best["median_us"] if best else math.nan
-    rings = []
-    for protocol in ("Simple", "Direct"):
-        ring = _best(rows, size, by="sley", algorithm="ring", protocol=protocol)
-        part = math.nan
-        if ring:
-            part = ring["traffic"] * size / ring["median_us"] / 1e3 / ceiling
-        rings.append(_number(part * 100, 1, " %"))
-    copy = _us(rows, size, by="copy")
-    return (
-        size_text(size),
-        _time(copy),
-        _time(floor),
-        _number(reached * 100, 1, " %"),
-        *rings,
-    )
-
-
-def _levels(rows: list[Row]) -> str:
-    if not rows:
-        return ""
-    sizes, lines = _sizes(rows), []
-    for level in LEVELS:
-        for engine in ("generated", "interpreted"):
-            us = [_us(rows, size, algorithm=f"HM {level}", engine=engine) for size in sizes]
-            if all(map(math.isnan, us)):
-                continue
-            blocks = next(r["blocks"] for r in rows if r["algorithm"] == f"HM {level}")
-            lines.append((level, engine, blocks, *map(_time, us)))
-    head = ("level", "engine", "blocks a rank", *map(size_text, sizes))
-    return (
-        "HM AllReduce, 2 x 4 ranks, us. ResCCL runs `task` generated, MSCCL `stage` and "
-        "`algorithm` interpreted.\n\n" + table(head, lines)
-    )
-
-
 def _sweep(rows: list[Row]) -> str:
     if not rows:
         return ""
-    sizes, lines = _sizes(rows), []
-    for blocks in sorted({row["blocks"] for row in rows}):
-        for threads in sorted({row["threads"] for row in rows}):
-            us = [_us(rows, size, blocks=blocks, threads=threads) for size in sizes]
-            if not all(map(math.isnan, us)):
-                lines.append((blocks, threads, *map(_time, us)))
-    head = ("blocks a rank", "threads a block", *map(size_text, sizes))
-    what = f"{rows[0]['algorithm']}, {rows[0]['protocol']}, {rows[0]['ranks']} ranks, us."
-    return f"{what}\n\n" + table(head, lines)
+    sizes = _sizes(rows)
+    keys = ("ranks", "protocol", "blocks", "threads")
+    settings = dict.fromkeys(tuple(row[key] for key in keys) for row in rows)
+    lines = []
+    for setting in settings:
+        label = dict(zip(keys, setting, strict=True))
+        lines.append((*setting, *(_time(_us(rows, size_bytes=s, **label)) for s in sizes)))
+    return f"{rows[0]['algorithm']}, us.\n\n" + table((*keys, *map(size_text, sizes)), lines)
 
 
 def _failures(rows: Iterable[Row], left_out: Iterable[str]) -> str:
     lines = [f"- {text}" for text in left_out]
     for row in rows:
         if "failure" in row:
-            keys = ("by", "algorithm", "protocol", "engine", "launching", "blocks", "threads")
+            keys = ("by", "kind", "algorithm", "protocol", "engine", "launching", "ranks", "blocks")
             what = ", ".join(str(row[key]) for key in keys if key in row)
             size = size_text(row["size_bytes"]) if "size_bytes" in row else "any size"
             lines.append(f"- {row['part']}: {what}, {size}: {row['failure']}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -92,42 +92,6 @@ class CudaTimer:
             for _ in range(calls):
                 start(streams)
         return self._elapsed_us() / calls
-
-    def graph_us(self, start: Start, calls: int) -> float:
-        """The time of a call in a CUDA graph of `calls` calls, one after another."""
-        with self.captured(start, calls) as launch:
-            launch(self._main)
-            self._device.synchronize(self._main)
-            with self._batch([]):
-                launch(self._main)
-        return self._elapsed_us() / calls
-
-    @contextmanager
-    def captured(self, start: Start, calls: int) -> Iterator[Callable[[Any], None]]:
-        """A function that launches a CUDA graph of `calls` calls on a stream."""
-        cu, call, stream = self._cu, self._call, self._device.stream()
-        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        with self._current():
-            call(cu.cuStreamBeginCapture, self._raw(stream), mode)
-        try:
-            for _ in range(calls):
-                start([stream])
-        finally:
-            with self._current():
-                graph = call(cu.cuStreamEndCapture, self._raw(stream))
-        with self._current():
-            ready = call(cu.cuGraphInstantiate, graph, 0)
-
-        def launch(on: Any) -> None:
-            with self._current():
-                call(cu.cuGraphLaunch, ready, self._raw(on))
-
-        try:
-            yield launch
-        finally:
-            with self._current():
-                call(cu.cuGraphExecDestroy, ready)
-                call(cu.cuGraphDestroy, graph)
 
     def copy(self, dst: int, src: int, size_bytes: int, stream: Any) -> None:
         """Starts a copy within the device's memory."""
@@ -229,25 +193,25 @@ class TurnError(Exception):
 
 
 class Runnable(Protocol):
-    """A run that takes turns: an engine with a plan, a peer, a copy."""
+    """A run that takes turns: an engine with a plan, a communicator, a peer, a copy. label: what it
+    is; `prepare` may add what it does at a size."""
 
     label: dict[str, Any]
 
-    def prepare(self, size_bytes: int) -> str:
-        """Prepares for calls of a size. Raises TurnError if it can't run them or results are
-        wrong."""
+    def prepare(self, count: int) -> str:
+        """Prepares for calls of `count` elements a block, and checks one: the reason why it can't,
+        or an empty text. Raises TurnError or SleyError, too."""
 
-    def time_us(self, size_bytes: int, calls: int) -> float:
+    def time_us(self, count: int, calls: int) -> float:
         """The time of a call. Raises TurnError or SleyError."""
 
 
 @dataclass
 class Measured:
-    """The times of one run at one size. us: the time of a call in each round. failure: the reason
+    """The times of one run for one count. us: the time of a call in each round. failure: the reason
     why there are none."""
 
     label: dict[str, Any]
-    size_bytes: int
     us: list[float] = field(default_factory=list)
     failure: str = ""
 
@@ -257,47 +221,50 @@ class Measured:
 
     def row(self) -> dict[str, Any]:
         """The row of the results."""
-        row = {**self.label, "size_bytes": self.size_bytes}
         if self.failure:
-            return {**row, "failure": self.failure}
+            return {**self.label, "failure": self.failure}
         rounds = [round(us, 3) for us in self.us]
-        return {**row, "us": rounds, "median_us": round(self.median_us, 3)}
+        return {**self.label, "us": rounds, "median_us": round(self.median_us, 3)}
 
 
 def in_turn(
     runs: Sequence[Runnable],
-    size_bytes: int,
+    count: int,
     rounds: int,
+    what: Mapping[str, Any],
     tell: Callable[[dict[str, Any]], object] = lambda label: None,
 ) -> list[Measured]:
-    """Times all runs at one size, one after another in each round. A run that fails gets no more
-    turns. tell: called with a run's label before each of its turns."""
-    found = [Measured(dict(run.label), size_bytes) for run in runs]
-    calls = []
-    for run, one in zip(runs, found, strict=True):
-        tell({**run.label, "size_bytes": size_bytes})
-        calls.append(_calls(run, one))
+    """Times all runs of one count, one after another in each round. A run that fails gets no more
+    turns. what: further words of each label. tell: called with a run's label before each of its
+    turns."""
+    found, calls = [], []
+    for run in runs:
+        tell({**run.label, **what})
+        one = Measured({})
+        calls.append(_calls(run, one, count))
+        one.label = {**run.label, **what}
+        found.append(one)
     for turn in range(rounds):
         for run, one, number in zip(runs, found, calls, strict=True):
             if one.failure:
                 continue
-            tell({**run.label, "size_bytes": size_bytes, "round": turn})
+            tell({**one.label, "round": turn})
             try:
-                one.us.append(run.time_us(size_bytes, number))
+                one.us.append(run.time_us(count, number))
             except (TurnError, SleyError) as error:
                 one.failure = words(error)
     return found
 
 
-def _calls(run: Runnable, one: Measured) -> int:
+def _calls(run: Runnable, one: Measured, count: int) -> int:
     """Warms up, and returns the number of calls of a batch; 0 if the run fails."""
     try:
-        one.failure = run.prepare(one.size_bytes)
+        one.failure = run.prepare(count)
         if one.failure:
             return 0
-        us = run.time_us(one.size_bytes, 2)
+        us = run.time_us(count, 2)
         if us > COMPILING_US:
-            us = run.time_us(one.size_bytes, 1)
+            us = run.time_us(count, 1)
     except (TurnError, SleyError) as error:
         one.failure = words(error)
         return 0

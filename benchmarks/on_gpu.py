@@ -1,4 +1,4 @@
-"""First contact with a GPU: thirteen steps in ten minutes, and one file with all that they found.
+"""First contact with a GPU: fourteen steps in ten minutes, and one file with all that they found.
 
     python benchmarks/on_gpu.py [--only smoke,sizes,...] [--out DIR] [--nccl libnccl.so.2]
 
@@ -9,11 +9,11 @@ next begins, with a line before it that names it: so the file says how far a run
 hung. DIR, by default benchmarks/results, also gets a log of each step. A step that fails doesn't
 stop the later ones, unless the device no longer answers.
 
-Five further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
+Six further steps run only if named: `build` builds sley in build/gpu, for machines without `make`
 or a network (it needs scikit-build-core, nanobind, CMake, Ninja and a C++17 compiler); `measure`
-runs all of kernels.py; `slots` compares numbers and sizes of slots, in seconds; `client`
-makes all calls of NCCL's collectives in C, and `programs` trains with PyTorch, over sley in NCCL's
-place. The script needs
+runs all of kernels.py; `slots` compares numbers and sizes of slots, in seconds; `failures` tests
+hangs, refusals and ranks in processes; `client` makes all calls of NCCL's collectives in C, and
+`programs` trains with PyTorch, over sley in NCCL's place. The script needs
 sley's requirements (numpy, click, rich), cuda-bindings and NVRTC, pytest and hypothesis. It uses
 PyTorch, CuPy, pytest-xdist, compute-sanitizer and NCCL if they are there.
 """
@@ -50,6 +50,9 @@ DEVICE_S = 30.0
 
 PROTOCOLS = ("SIMPLE", "LL", "LL128", "DIRECT")
 
+CELLS = (256, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
+"""Sizes that are compared with NCCL's, in bytes."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -58,7 +61,7 @@ class Run:
     lines: Path
     out: Path
     nccl: str | None = None
-    share: float = 1 / 8
+    share: float = 1 / 32
     most_bytes: int = 64 << 20
     slowness: float = 1.0
 
@@ -125,17 +128,17 @@ def _tests(
     return Step(name, deadline_s, command)
 
 
-def _peers(run: Run, protocols: str) -> list[str]:
-    limit = ["--limit-s", f"{45 * run.slowness:g}", "--sizes", f"1K:{run.most_bytes}:16"]
-    where = ["--lines", str(run.lines), "--timeout-s", run.timeout_s, "--out", str(run.out)]
-    nccl = ["--nccl", run.nccl] if run.nccl else []
-    command = ["benchmarks/kernels.py", "--quick", "--parts", "peers"]
-    return [*command, "--protocols", protocols, *limit, *where, *nccl]
+def _cells(ranks: int, deadline_s: float) -> Step:
+    """The comparison with NCCL, of so many ranks. It ends before its deadline with what it has."""
 
+    def command(run: Run, protocols: str) -> list[str]:
+        found = ["benchmarks/kernels.py", "--quick", "--parts", "cells", "--ranks", str(ranks)]
+        found += ["--protocols", protocols, "--limit-s", f"{(deadline_s - 10) * run.slowness:g}"]
+        found += ["--sizes", ",".join(str(n) for n in CELLS if n <= run.most_bytes)]
+        found += ["--lines", str(run.lines), "--timeout-s", run.timeout_s, "--out", str(run.out)]
+        return [*found, *(["--nccl", run.nccl] if run.nccl else [])]
 
-def _sizes(run: Run, protocols: str) -> list[str]:
-    more = ["--protocols", protocols, "--most-bytes", str(run.most_bytes)]
-    return _module("sizes", *more)(run)
+    return Step(f"cells-{ranks}", deadline_s, _of_sound(command))
 
 
 def _sanitizer(run: Run) -> list[str]:
@@ -151,24 +154,23 @@ FAILURES = ("tests/gpu/test_gpu_failures.py", "tests/gpu/test_gpu_processes.py")
 CALLS = "tests/gpu/test_gpu_calls.py"
 LIBRARY = "tests/gpu/test_gpu_library.py"
 
-# Of the ten minutes each step has what it took on an H100 with 16 cores, compilers included, and at
-# least a seventh more. `host`, `replays` and `communicator` ran there with prebuilt kernels: they
-# have time to compile the interpreter's texts.
+# In the order of what they are worth. Of the ten minutes each step has what it took on an H100 with
+# 16 cores, compilers included, and a seventh more; the cells end with what they have by then.
 STEPS = (
     Step("facts", 12, _module("facts")),
-    Step("copies", 12, _module("copies")),
+    Step("copies", 20, _module("copies")),
     Step("smoke", 26, _module("smoke")),
     Step("scope", 30, _module("smoke", "--scope", "sys")),
-    Step("host", 35, _bounded("host")),
-    Step("replays", 30, _module("replays")),
+    Step("parts", 25, _module("parts")),
+    _cells(8, 98),
+    _cells(4, 80),
+    _cells(2, 60),
+    Step("host", 20, _bounded("host")),
     Step("communicator", 75, _bounded("communicator")),
+    Step("replays", 15, _module("replays")),
     Step("sanitizer", 30, _sanitizer),
-    Step("sizes", 45, _of_sound(_sizes)),
-    Step("peers", 50, _of_sound(_peers)),
     _tests("calls", CALLS, deadline_s=65),
-    _tests("tests", LIBRARY, workers=WORKERS, share=True, deadline_s=90),
-    # Alone: kernels of other processes, with which they took turns, would break their time limits.
-    _tests("failures", *FAILURES, deadline_s=100),
+    _tests("tests", LIBRARY, workers=WORKERS, share=True, deadline_s=44),
 )
 
 _INSTALL = ("-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--upgrade")
@@ -183,6 +185,8 @@ FURTHER = (
     Step("build", 600, lambda _: [*_INSTALL, "--target", str(BUILT), "."]),
     Step("measure", 600, _all_kernels),
     Step("slots", 30, _bounded("slots")),
+    # Alone: kernels of other processes, with which they took turns, would break their time limits.
+    _tests("failures", *FAILURES, deadline_s=130),
     _tests("client", "tests/gpu/test_gpu_nccl.py", deadline_s=90),
     Step("programs", 180, _module("programs")),
 )
@@ -268,7 +272,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", type=lambda t: t.split(","), help="some of the steps")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--nccl", help="libnccl.so.2, of NCCL 2.30 or newer")
-    parser.add_argument("--share", type=float, default=1 / 8, help="of the library's tests")
+    parser.add_argument("--share", type=float, default=1 / 32, help="of the library's tests")
     parser.add_argument("--most-bytes", type=int, default=64 << 20, help="of a rank's array")
     parser.add_argument("--slowness", type=float, default=1.0, help="a factor of all deadlines")
     options = parser.parse_args(arguments)

@@ -25,8 +25,6 @@ from sley.ir.plan import Plan
 from sley.ir.words import Protocol
 
 BLOCKS = 16
-BULK_BYTES = 192 << 10
-"""Of a multiprocessor's shared memory: what bulk copies could have in flight; it has 228 KiB."""
 NCCL_CHANNEL_GBPS = 36.7
 NCCL_STEP_US = {Protocol.SIMPLE: 3.4, Protocol.LL: 0.6, Protocol.LL128: 1.9}
 
@@ -246,33 +244,6 @@ def slices_table() -> str:
     return "\n".join(lines)
 
 
-def copies_table() -> str:
-    """The rate of a block that copies, by the bytes that it has in flight, and how many blocks fill
-    a GPU's links, in Markdown."""
-    link = float(sley.topologies.dgx_h100().links.GBps[0])
-    lines = [
-        "| a block's copy | in flight | of own memory | of a peer's memory | fill the links |",
-        "|---|---|---|---|---|",
-    ]
-    step = COPIES[Protocol.SIMPLE]
-    for what, copy in (
-        ("eight vectors a thread, in registers", step),
-        (
-            "`cp.async.bulk`, through shared memory",
-            replace(step, batch_bytes=BULK_BYTES / step.threads),
-        ),
-    ):
-        in_flight = copy.batch_bytes * copy.threads
-        own, remote = (
-            replace(copy, turn=(place,)).rate_GBps(Latencies()) for place in ("memory", "remote")
-        )
-        lines.append(
-            f"| {what} | {in_flight / 1e3:.0f} KB | {own:.0f} GB/s | {remote:.0f} GB/s "
-            f"| {math.ceil(link / remote)} blocks |"
-        )
-    return "\n".join(lines)
-
-
 def switch_table() -> str:
     """A step from rank to rank and one through a switch, in Markdown. Of each byte of a rank's part
     every link of the 8 GPUs carries 9 in each direction: the switch reads and writes 8 parts, and
@@ -291,4 +262,4 @@ def switch_table() -> str:
 
 
 if __name__ == "__main__":
-    print("\n\n".join([table(), slices_table(), copies_table(), switch_table()]))
+    print("\n\n".join([table(), slices_table(), switch_table()]))

@@ -3,14 +3,15 @@ communicator's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import kernels_plans as plans
 from kernels_runs import Call, Data
 from kernels_timing import CudaTimer
 
 from first_contact.lines import Lines, run_step, step_parser
-from first_contact.sizes import timed
 from sley.engine.devices import Engine
 from sley.engine.devices.cuda import CudaDevice
 from sley.ir.words import Protocol
@@ -24,6 +25,18 @@ SLOTS = {
     Protocol.LL128: {4: (64, 128, 256), 8: (64, 128)},
 }
 """For each number of slots of a plan, which slices double, KiB of a slot."""
+
+CALLS = 5
+
+
+def timed(call: Call, size_bytes: int) -> Mapping[str, Any]:
+    """What is wrong with a call, or its time."""
+    count = size_bytes // 4
+    if words := call.prepare(count):
+        return {"wrong": words, "state": call.executor.read_state()}
+    us = min(call.time_us(count, CALLS) for _ in range(2))
+    busbw = 2 * (RANKS - 1) / RANKS * size_bytes / us * 1e-3
+    return {"wrong": 0, "us": round(us, 2), "busbw_GBps": round(busbw, 2)}
 
 
 def step(lines: Lines, most_bytes: int, timeout_s: float) -> bool:
@@ -44,7 +57,7 @@ def step(lines: Lines, most_bytes: int, timeout_s: float) -> bool:
             )
             label = {"protocol": protocol.name, "slots": slots, "slot_kib": kib}
             for size in sizes:
-                work = partial(timed, call, size, RANKS)
+                work = partial(timed, call, size)
                 good.append(lines.attempt({**label, "size_bytes": size}, work))
     return all(good)
 

@@ -20,15 +20,16 @@ STEPS = [
     "copies",
     "smoke",
     "scope",
+    "parts",
+    "cells-8",
+    "cells-4",
+    "cells-2",
     "host",
-    "replays",
     "communicator",
+    "replays",
     "sanitizer",
-    "sizes",
-    "peers",
     "calls",
     "tests",
-    "failures",
 ]
 ROOM = {"multiprocessors": 132, "memory_bytes": 8 << 30}
 """A stand-in as large as an H100, so that the blocks of all steps fit."""
@@ -282,7 +283,9 @@ def test_every_step_that_hangs_is_ended_and_told(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["endless", "lame", "lost"])
-@pytest.mark.parametrize("step", [step for step in STEPS if step not in ("facts", "sanitizer")])
+@pytest.mark.parametrize(
+    "step", [step for step in STEPS if step not in ("facts", "sanitizer", "parts")]
+)
 def test_a_fault_of_the_device_in_each_step_is_told(
     step: str, fault: str, driver: dict[str, str], tmp_path: Path
 ) -> None:
@@ -290,8 +293,9 @@ def test_a_fault_of_the_device_in_each_step_is_told(
     import on_gpu
 
     found = next(each for each in on_gpu.STEPS if each.name == step)
-    words = {"scope": "--scope sys", "peers": "kernels.py", "calls": "--step calls"}
-    words |= {"tests": "exec(eval", "failures": "gpu_processes"}  # workers of xdist; ranks
+    words = {"scope": "--scope sys", "calls": "--step calls"}
+    words |= {"tests": "exec(eval"}  # workers of xdist
+    words |= {step: "kernels.py" for step in STEPS if step.startswith("cells")}
     faults = {words.get(step, f"first_contact.{step}"): {fault: 1}}
     options = ["--only", f"{step},copies", "--most-bytes", "1024", "--share", "0.01"]
     begin = time.monotonic()

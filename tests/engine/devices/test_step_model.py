@@ -15,7 +15,7 @@ from sley.engine.devices import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "benchmarks"))
-program = import_module("step_model")
+program, one_gpu = import_module("step_model"), import_module("one_gpu")
 sys.path.pop()
 
 COPIES, STEPS, SWITCHED = program.COPIES, program.STEPS, program.SWITCHED
@@ -57,8 +57,22 @@ def test_the_page_shows_the_tables_that_the_program_prints() -> None:
     page = (ROOT / "docs" / "kernels.md").read_text()
     assert program.table() in page
     assert program.slices_table() in page
-    assert program.copies_table() in page
     assert program.switch_table() in page
+
+
+def test_the_page_shows_the_errors_of_the_model_of_one_gpu() -> None:
+    table = one_gpu.errors_table(one_gpu.measured(), one_gpu.ONE_H100)
+    assert table in (ROOT / "docs" / "kernels.md").read_text()
+
+
+def test_the_numbers_of_one_gpu_are_fitted_in_a_row_and_given_back() -> None:
+    """A fit to what the model itself predicts finds its numbers again."""
+    gpu = replace(one_gpu.ONE_H100, memory_GBps=3000.0)
+    setting = one_gpu.Setting("", "ring", sley.Protocol.LL, 2, 1, 128)
+    exact = {setting: dict(zip((1024, 4096), setting.times_us((1024, 4096), gpu), strict=True))}
+    assert one_gpu._from_flat(one_gpu._flat(gpu)) == gpu
+    (ratio,) = one_gpu.ratios(exact, gpu).values()
+    assert (ratio == 1).all()
 
 
 def test_a_step_takes_its_hop_and_a_turn_for_each_batch() -> None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import pickle
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from sley.algorithms import CATALOG, build
 from sley.communicator.selection.kinds import CALLS
 from sley.errors import SleyError, counted
 from sley.errors.aside import fork_safe
-from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange, size_text
@@ -25,6 +24,7 @@ from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.topologies import find_machine, topology_of
+from sley.topologies.one_gpu import ONE_H100
 
 if TYPE_CHECKING:
     from sley.compiler import Choice
@@ -83,33 +83,13 @@ class DeviceLimits:
         if self.topology is not None:
             return topology_of(self.topology)
         if self.is_one_device:
-            return _one_h100(ranks)
+            return ONE_H100.topology(ranks)
         if not self.has_lines and ranks <= (pcie := find_machine("pcie-8").topology()).ranks:
             return pcie
         known = find_machine("ndv5").topology()
         nvlink = known.links.nominal_GBps[0], known.links.GBps[0]
         name = f"{ranks} H100 around NVSwitches"
         return Topology.cluster(1, ranks, name=name, nvlink_GBps=nvlink, model=known.model)
-
-
-def _one_h100(ranks: int) -> Topology:
-    """One H100 that all ranks share: its memory limits them, not links. It was fitted to AllReduces
-    along rings and by all pairs of 4 and 8 ranks on one, of 16 KB to 64 MB, with each protocol: of
-    their times it predicts half within 11 % and nine of ten within 30 %."""
-    model = CostModel(
-        launch_us=ByProtocol.same(5.5),
-        nvlink_latency_us=ByProtocol(1.2, 1.3, 1.8),
-        nvlink_block_GBps=32.0,
-        local_block_GBps=32.0,
-        memory_GBps=4300.0,  # its L2 cache answers a part
-        fence_share=ByProtocol(0.0, 0.0, 0.6),
-        wire_efficiency=ByProtocol(0.38, 0.62, 1.0),
-        tile_bytes=ByProtocol(64 << 10, 120 << 10, 128 << 10),
-        wait_us=1.6,
-    )
-    no_limit = 1e5, 1e5
-    cluster = Topology.cluster(1, ranks, name="one H100", nvlink_GBps=no_limit, model=model)
-    return replace(cluster, shared_memory=True)
 
 
 _LOCK = fork_safe(threading.Lock())
