@@ -160,7 +160,7 @@ LIBRARY = "tests/gpu/test_gpu_library.py"
 STEPS = (
     Step("facts", 12, _module("facts")),
     Step("copies", 20, _module("copies")),
-    Step("smoke", 22, _module("smoke")),
+    Step("smoke", 26, _module("smoke")),
     Step("scope", 30, _module("smoke", "--scope", "sys")),
     Step("parts", 25, _module("parts")),
     _cells(8, 98),
@@ -171,7 +171,7 @@ STEPS = (
     Step("replays", 15, _module("replays")),
     Step("sanitizer", 30, _sanitizer),
     _tests("calls", CALLS, deadline_s=65),
-    _tests("tests", LIBRARY, workers=WORKERS, share=True, deadline_s=48),
+    _tests("tests", LIBRARY, workers=WORKERS, share=True, deadline_s=44),
 )
 
 _INSTALL = ("-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--upgrade")

@@ -53,7 +53,7 @@ def _divided(device: CudaDevice, timeout_s: float) -> Mapping[str, Any]:
     (own,), stream = on.links.on_devices[0], device.stream()
     kind, op = DATA_TYPES["float32"], sley.ReduceOp.AVG
     (program,) = on.programs.of(0, kind, op, scales=False, wait=on.links.wait)
-    place, links = (own, program[KERNELS[1]], 0, 0), on.links
+    place, links = (own, program[KERNELS[1]], 0, 0, 0), on.links
     order, index = links.order, links.memory.index
     alone = native.PlanCall(order, index, [place], on.settings.most_threads, False, ())
     addresses = [device.view(one.array, what="data").address for one in data]

@@ -1,4 +1,4 @@
-"""Two ranks of one block: each protocol with each engine, and a hang on purpose.
+"""Two ranks of one block: each protocol with each engine, time lines, and a hang on purpose.
 
 A call that fails tells the counters and reports in the device's memory. So does a kernel that never
 ends, which a thread of this process notices; the process then ends at once.
@@ -18,6 +18,9 @@ from first_contact.lines import LOST, Lines, run_step, step_parser
 from sley.engine.devices import Engine, Executor, Settings
 from sley.engine.devices.cuda import CudaDevice
 from sley.errors import SleyError
+from sley.ir.words import Op
+from sley.model.simulation import Simulation
+from sley.report.simulation import simulation_lines
 from support.devices.gpu_plans import hanging, ring
 
 COUNT = 64
@@ -27,17 +30,25 @@ PATIENCE = 2.0
 
 class Cell:
     """A plan on one device, and a call on it. is_wide: whether fences order memory for the whole
-    system, as for several devices, instead of for one device."""
+    system, as for several devices, instead of for one device. stamps: see `Settings`."""
 
     def __init__(
-        self, plan: sley.Plan, engine: Engine, timeout_s: float, *, is_wide: bool = False
+        self,
+        plan: sley.Plan,
+        engine: Engine,
+        timeout_s: float,
+        *,
+        is_wide: bool = False,
+        stamps: bool = False,
     ) -> None:
         self._device = CudaDevice.open(0)
         self._ranks = plan.collective.ranks
         self.on = Executor(
             plan,
             dict.fromkeys(range(self._ranks), self._device),
-            Settings(engine=engine, threads=64, timeout_s=timeout_s, slot_bytes=1024),
+            Settings(
+                engine=engine, threads=64, timeout_s=timeout_s, slot_bytes=1024, stamps=stamps
+            ),
             exchange=(lambda message: [message]) if is_wide else None,
         )
         self._arrays = self.on.empty("int32", COUNT)
@@ -103,6 +114,40 @@ def protocols(lines: Lines, timeout_s: float, *, is_wide: bool) -> bool:
     return all(good)
 
 
+def time_lines(lines: Lines, timeout_s: float) -> bool:
+    """What each block does when, in a ring and in a plan of one step."""
+    one_step = sley.algorithms.one_step_allreduce(2, in_place=True)
+    good = []
+    for plan in (
+        ring(2, sley.Protocol.LL),
+        sley.compile(one_step, protocol="LL", allocate="state", max_blocks=1),
+    ):
+        label = {"what": "time line", "plan": plan.name}
+
+        def called(plan: sley.Plan = plan, label: Any = label) -> Mapping[str, Any]:
+            cell = Cell(plan, Engine.GENERATED, timeout_s, stamps=True)
+            found = [_called(lines, label, cell, timeout_s) for _ in range(3)][-1]
+            if found.get("wrong") or "failure" in found:
+                return found
+            noted = cell.on.timeline(sley.simulate(plan, 4 * COUNT, "1x2"))
+            print("\n".join(simulation_lines(noted)))
+            return {**found, "us": noted.time_us, "begin_us": noted.launch_us, **_moments(noted)}
+
+        good.append(lines.attempt(label, called))
+    return all(good)
+
+
+def _moments(noted: Simulation) -> Mapping[str, Any]:
+    """Executions as (rank, step, operation, turn, start, end), and exits of the ranks' blocks."""
+    plan, e = noted.plan, noted.executions
+    assert e is not None
+    times = np.stack([e.turn_us, e.start_us, e.end_us], axis=1).round(3).tolist()
+    rows = zip(plan.rank[e.instruction].tolist(), plan.step[e.instruction].tolist(), strict=True)
+    ops = [Op(int(op)).name for op in plan.instructions.op[e.instruction]]
+    executions = [(*row, op, *at) for row, op, at in zip(rows, ops, times, strict=True)]
+    return {"executions": executions, "exits_us": noted.blocks.end_us.round(3).tolist()}
+
+
 def hang(lines: Lines, timeout_s: float) -> bool:
     """A plan that hangs gives K508 in time, and the device is usable afterwards."""
 
@@ -122,7 +167,7 @@ def hang(lines: Lines, timeout_s: float) -> bool:
 
 def step(lines: Lines, timeout_s: float, *, is_wide: bool) -> bool:
     good = protocols(lines, timeout_s, is_wide=is_wide)
-    return (hang(lines, timeout_s) and good) if is_wide else good
+    return (hang if is_wide else time_lines)(lines, timeout_s) and good
 
 
 if __name__ == "__main__":

@@ -59,6 +59,11 @@ struct Structure {
 Structure structure_of(const std::string& name) {
     if (name == "Call") return Structure(sizeof(layout::Call));
     if (name == "Messages") return Structure(sizeof(layout::Messages));
+    if (name == "Stamp") {
+        using Row = layout::Stamp;
+        return Structure(sizeof(Row)).SLEY_FIELD(turn).SLEY_FIELD(start).SLEY_FIELD(end)
+            .SLEY_FIELD(step).SLEY_FIELD(tile);
+    }
     if (name == "Counter") return Structure(sizeof(layout::Counter));
     if (name == "Cell") {
         using Row = layout::Cell;
@@ -155,14 +160,16 @@ std::shared_ptr<MemoryIndex> make_index(
     return on_devices(made(), std::make_shared<Function>(std::move(devices)));
 }
 
-// A plan on a device, and its kernels; see PlanCall::Place.
-using PlaceRow = std::tuple<std::shared_ptr<DevicePlan>, Address, Address, Address>;
+// See PlanCall::Place.
+using PlaceRow = std::tuple<std::shared_ptr<DevicePlan>, Address, Address, Address, Address>;
 
 void make_call(PlanCall* self, std::shared_ptr<CallOrder> order, std::shared_ptr<MemoryIndex> memory,
                const std::vector<PlaceRow>& rows, unsigned threads, bool together,
                nb::object keeps) {
     std::vector<PlanCall::Place> places;
-    for (const auto& [plan, run, divide, place] : rows) places.push_back({plan, run, divide, place});
+    for (const auto& [plan, run, divide, place, stamps] : rows) {
+        places.push_back({plan, run, divide, place, stamps});
+    }
     const auto kept = for_streams(std::move(keeps));
     const Unlocked unlocked;  // who has the turn may need Python's lock to end it
     new (self) PlanCall(std::move(order), std::move(memory), std::move(places), threads, together);
@@ -276,6 +283,7 @@ nb::list stuck(const DevicePlan& self) {
 void define_device_plans(nb::module_& m) {
     m.attr("RANKS") = layout::kRanks;
     m.attr("HIDDEN") = layout::kHidden;
+    m.attr("STAMP_ROWS") = layout::kStampRows;
     m.attr("OFFSET_BITS") = kOffsetBits;
     m.attr("PLAN_BITS") = layout::kPlanBits;
     m.def("structure", &describe, "name"_a,

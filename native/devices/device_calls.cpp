@@ -53,7 +53,7 @@ PlanCall* DeviceCalls::call_of(const std::array<int, 4>& key, unsigned threads) 
     if (program == programs_.end()) return nullptr;
     const auto& [run, divide] = program->second;
     const auto& plan = plans_[static_cast<std::size_t>(key[0])];
-    PlanCall made(order_, memory_, {{plan, run, divide, 0}}, threads, together_);
+    PlanCall made(order_, memory_, {{plan, run, divide, 0, 0}}, threads, together_);
     return &calls_.emplace(std::pair(key, threads), std::move(made)).first->second;
 }
 

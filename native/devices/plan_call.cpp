@@ -57,6 +57,8 @@ bool PlanCall::lay_out(const CallValues& values) {
         const auto shifts = memory_->table(place.plan->device());
         for (const auto& group : place.plan->groups()) {
             place.plan->turn_to(group, shifts, setup);
+            setup.stamps = reinterpret_cast<layout::Stamp*>(place.stamps);
+            if (place.stamps != 0) setup.stamps += group.first_block * layout::kStampRows;
             auto& launches = (start++)->launches;
             for (std::size_t k = 0; k < launches.size(); ++k) {
                 // The ranks that the launch brings, where a call has no room for all.

@@ -16,10 +16,11 @@ namespace sley {
 class PlanCall {
 public:
     // A plan on a device, and the addresses of its kernels there; divide: 0 if calls divide nothing
-    // at the end; place: 0 if all launches fit into a call (layout::Call).
+    // at the end; place: 0 if all launches fit into a call (layout::Call). stamps: rows for each block
+    // of the plan (layout::Stamp), or 0.
     struct Place {
         std::shared_ptr<const DevicePlan> plan;
-        std::uintptr_t run, divide, place;
+        std::uintptr_t run, divide, place, stamps;
     };
 
     // memory: of the same ranks. threads: of a block. together: whether all blocks of a launch must

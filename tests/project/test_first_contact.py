@@ -346,3 +346,16 @@ def test_a_communicator_is_measured(driver: dict[str, str], tmp_path: Path) -> N
     assert asked["cuLaunchKernelEx"] == 1
     for step, checked in (("replays", 5), ("communicator", 6)):
         assert [row["wrong"] for row in of(step, rows) if "wrong" in row] == [0] * checked
+
+
+@pytest.mark.slow
+def test_time_lines_are_told(driver: dict[str, str], tmp_path: Path) -> None:
+    code, rows = rehearse(driver, tmp_path, {}, "--only", "smoke", "--slowness", "4")
+    assert code == 0
+    found = [row for row in of("smoke", rows) if "executions" in row]
+    assert [row["plan"] for row in found] == ["ring-allreduce", "one-step-allreduce"]
+    for row in found:
+        ends = [end for *_, end in row["executions"]]
+        assert (
+            0 < row["begin_us"] < ends[0] <= ends[-1] <= max(row["exits_us"]) <= row["us"] + 0.001
+        )

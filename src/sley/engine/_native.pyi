@@ -502,6 +502,8 @@ RANKS: int = 128
 
 HIDDEN: int = 18446744073709551615
 
+STAMP_ROWS: int = 1024
+
 OFFSET_BITS: int = 44
 
 PLAN_BITS: int = 16
@@ -609,7 +611,7 @@ class MemoryIndex:
 class PlanCall:
     """A call of a plan, which can be started many times."""
 
-    def __init__(self, order: CallOrder, memory: MemoryIndex, places: Sequence[tuple[DevicePlan, int, int, int]], threads: int, together: bool, keeps: object) -> None:
+    def __init__(self, order: CallOrder, memory: MemoryIndex, places: Sequence[tuple[DevicePlan, int, int, int, int]], threads: int, together: bool, keeps: object) -> None:
         """places: a plan on a device, and its kernels there."""
 
     def lay_out(self, item_bytes: int, count: int, buffers: Sequence[tuple[int, int, int, int, int]], factor: int = 0, factor_at: int = 0) -> bool:

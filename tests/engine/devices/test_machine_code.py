@@ -41,11 +41,13 @@ loads of counters that order what follows. in flight: the most bytes of data tha
 before it stores any. named: barriers of some threads, "barrier:threads" (R: a register). strong:
 loads, without acquires, and stores of what others write or read at the same time: counters, flags
 and reports. Polls must be strong. Stores of 16 bytes through a switch are strong, too. switched:
-loads through it. loads, stores: all others.
+loads through it. loads, stores: all others. rounds: before a kernel calls a primitive, loads of
+which each waits for the one before, if every branch is another warp's. before B: the code until
+then.
 
 """
 TITLE = "{:6} {:8} {:11} {:21} "
-KERNEL = "{:>9} {:>5} | {:>9} {:>8}"
+KERNEL = "{:>9} {:>5} | {:>9} {:>8} {:>6} {:>8}"
 STEP = "{:>6} {:>8} {:>8} {:>9} {:>6}  {:12} {:13} {:8} | {:17} {}"
 COLUMNS = (
     *("fences", "acquires", "barriers", "in flight", "named", "strong loads", "strong stores"),
@@ -75,7 +77,9 @@ def title(what: str) -> str:
     return TITLE.format("", "type", "engine", what)
 
 
-KERNELS_TITLE = title("kernel") + KERNEL.format("spilled B", "stack", "registers", "shared B")
+KERNELS_TITLE = title("kernel") + KERNEL.format(
+    *("spilled B", "stack", "registers", "shared B", "rounds", "before B")
+)
 STEPS_TITLE = title("primitive") + STEP.format(*COLUMNS, "loads", "stores")
 
 
@@ -105,7 +109,10 @@ def rows(case: Case) -> tuple[list[str], list[str]]:
     for name in ["sley_messages"] if protocol == SENDS else KERNELS:
         r = compiled.functions[name]
         spilled = r.spill_store_bytes + r.spill_load_bytes
-        numbers = KERNEL.format(spilled, r.stack_bytes, r.registers, r.shared_bytes)
+        c = code[name]
+        numbers = KERNEL.format(
+            *(spilled, r.stack_bytes, r.registers, r.shared_bytes, c.rounds, c.bytes_before)
+        )
         kernels.append(start(name) + numbers)
     for name in filter(code.__contains__, STEPS):
         c = code[name]

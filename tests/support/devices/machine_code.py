@@ -29,6 +29,8 @@ _WIDTH = re.compile(r"\.(128|64|U?S?16|[US]8)\b")
 _FENCE, _STRONG = re.compile(r"MEMBAR\.\w+\.SYS\b"), ".STRONG.SYS"
 _COUNTER_BYTES = 8
 _PREDICATE = re.compile(r"!?U?P(T|\d)")
+_LABEL, _BRANCH = re.compile(r"(\.L_x_\d+):"), re.compile(r"@\S+ BRA .*`\((\S+)\)")
+_REGISTER = re.compile(r"(?<!U)R(\d+)(\.64)?")
 
 
 def skip_without_nvrtc() -> None:
@@ -70,6 +72,8 @@ class Code:
     loads, stores: by bytes, weak ones. strong_loads, strong_stores: those that all GPUs see, of
     counters and of data with flags, without acquires. A weak load may get old bytes for ever.
     switched: strong loads through a switch, by bytes.
+    rounds: before the first call of a primitive, loads of which each waits for the one before, if
+    every branch is another warp's. bytes_before: the code up to there.
     """
 
     fences: int = 0
@@ -82,6 +86,8 @@ class Code:
     stores: Counter[int] = field(default_factory=Counter)
     strong_loads: Counter[int] = field(default_factory=Counter)
     strong_stores: Counter[int] = field(default_factory=Counter)
+    rounds: int = 0
+    bytes_before: int = 0
 
 
 def functions(cubin: bytes) -> dict[str, Code]:
@@ -98,7 +104,48 @@ def functions(cubin: bytes) -> dict[str, Code]:
             name = match[2][: int(match[1])]
         if not name.startswith("$"):  # the compiler's own, such as divisions
             found[name] = _code(body.splitlines())
+            found[name].rounds, found[name].bytes_before = _begin(body.splitlines())
     return found
+
+
+def _begin(lines: Sequence[str]) -> tuple[int, int]:
+    """`rounds` and `bytes_before` of a kernel. A warp issues in order: an instruction waits for the
+    loads of what it reads, and so does everything behind it."""
+    now, most, last, size = 0, 0, 0, 0
+    arrives: dict[int, int] = {}  # registers whose loads are under way
+    returns: list[tuple[str, int]] = []  # where the parts of other warps end, and when they began
+    for number, line in enumerate(lines):
+        label = _LABEL.match(line)
+        while label and label[1] in dict(returns):
+            most, now = max(most, now), returns.pop()[1]
+        match = _INSTRUCTION.search(line)
+        if match is None:
+            continue
+        name, operands, size = match[1], match[2], size + 16
+        called = _OF_SLEY.search(line) if name.startswith("CALL") else None
+        if called and called[2][: int(called[1])] != "refresh":
+            break
+        to, _, read = operands.partition(",")
+        for register in _registers(operands if name.startswith("ST") else read):
+            now = max(now, arrives.pop(register, 0))
+        for register in _registers(to):
+            arrives.pop(register, None)
+        if _GLOBAL_LOAD.match(name):
+            last, first = now + 1, _registers(to)[0]
+            arrives |= dict.fromkeys(range(first, first + max(_width(name) // 4, 1)), last)
+        elif name == "CCTL.IVALL":
+            now = max(now, last)
+        elif name.startswith("BAR."):
+            now = most = max(now, most)
+        elif (branch := _BRANCH.search(line)) and f"{branch[1]}:" in lines[number:]:
+            returns.append((branch[1], now))
+    return max(now, most), size
+
+
+def _registers(operands: str) -> list[int]:
+    """The registers that operands name, with the second half of those of 64 bits."""
+    found = [(int(first), bool(wide)) for first, wide in _REGISTER.findall(operands)]
+    return [each for first, is_wide in found for each in range(first, first + 1 + is_wide)]
 
 
 def _code(lines: Sequence[str]) -> Code:

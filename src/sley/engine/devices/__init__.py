@@ -13,6 +13,7 @@ device_ranks.py           the ranks on the devices of all processes, and the pro
 tables.py                 a plan as kernels read it
 memory.py                 what peers read; scratch, and arrays that other processes read
 arguments.py, calls.py    a call's validated arrays; prepared calls
+stamps.py                 when the blocks of a call did what
 failures.py, counters.py  what the blocks of a failed call were waiting for; counters as numbers
 """
 

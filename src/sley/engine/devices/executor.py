@@ -15,6 +15,7 @@ from sley.engine.devices.device_ranks import Exchange
 from sley.engine.devices.links import LinkSet
 from sley.engine.devices.programs import Programs, check_capture
 from sley.engine.devices.settings import Launching, Settings
+from sley.engine.devices.stamps import Stamps
 from sley.engine.devices.windows import way_of_groups
 from sley.engine.kernels import KERNELS
 from sley.engine.limits import check_slot, whole
@@ -22,6 +23,7 @@ from sley.engine.types import DataType, data_type, reduction
 from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.words import ReduceOp
+from sley.model.simulation.result import Simulation
 
 
 class Executor:
@@ -67,6 +69,7 @@ class Executor:
         self._tables = links.tables[number]
         self._arguments = PlanArguments(self.plan, links.ranks.devices)
         self.programs = Programs(links)
+        self._stamps = Stamps(links, number) if self.settings.stamps else None
 
     @property
     def ranks(self) -> list[int]:
@@ -167,9 +170,10 @@ class Executor:
         # Concurrent launches aren't cooperative: the driver may serialise those that are.
         together = self.settings.launching is Launching.TOGETHER
         run, divide, place = KERNELS
+        stamps = self._stamps.addresses if self._stamps else [0] * len(own)
         places = [
-            (plan, program[run], program[divide] if op is ReduceOp.AVG else 0, program[place])
-            for plan, program in zip(own, programs, strict=True)
+            (plan, program[run], program[divide] if op is ReduceOp.AVG else 0, program[place], at)
+            for plan, program, at in zip(own, programs, stamps, strict=True)
         ]
         links, threads = self.links, self._tables.threads(kind.size_bytes, count)
         keeps = (self, inputs, outputs, factor)
@@ -184,6 +188,17 @@ class Executor:
         """Waits until all calls on the links' own streams are done. Raises K508 if a call on any
         stream timed out; the executors of the links are then unusable."""
         self.links.synchronize()
+
+    def timeline(self, simulation: Simulation) -> Simulation:
+        """A simulation of the executor's plan with the times of its last call instead, which must
+        be done, as blocks noted them: so reports and traces of simulations show it. Times count
+        from the begin of the first block; its launch ends when a block has read what it begins
+        with. A block notes its first thousand executions; words of LL and LL128 are waited for
+        while data move. Blocks of other processes have none; clocks of several GPUs may differ.
+        R514 without `Settings.stamps`, or for another plan."""
+        if self._stamps is None:
+            raise R514.error(expected="Settings(stamps=True)", found="blocks that note no times")
+        return self._stamps.timeline(simulation)
 
     def read_state(self) -> State:
         """The counters and reports in the devices' memory as numbers, for whoever looks for the

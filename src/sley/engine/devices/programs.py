@@ -83,6 +83,7 @@ class Programs:
             settings.most_threads,
             self._links.ranks.is_one_device,
             scales,
+            settings.stamps,
         )
         if scales:
             prove_scales(plan)

@@ -97,6 +97,8 @@ class Settings:
         ranks in several processes 10 minutes, as in PyTorch: there a rank may be late, by a
         checkpoint or a slow loader.
     launching: one launch for all ranks of a device, or one for each.
+    stamps: whether blocks note when they do what, for `Executor.timeline`: by kernels of their own,
+        which are a little slower.
 
     engine and launching may be given as words. Errors: R514.
     """
@@ -107,6 +109,7 @@ class Settings:
     threads: int | None = None
     timeout_s: float | None = None
     launching: Launching = Launching.TOGETHER
+    stamps: bool = False
 
     def __post_init__(self) -> None:
         if self.slots is not None:

@@ -81,7 +81,8 @@ class Variant:
     dtype: the number of the element type in `sley.engine.DATA_TYPES`. threads: of a block, at most;
     with fewer than 512 the text is that for 512: a launch says how many there are.
     one_gpu: whether all ranks are on one GPU, so that memory need only be ordered within it.
-    scales: whether calls multiply inputs by a factor; for INTERPRETED.
+    scales: whether calls multiply inputs by a factor; for INTERPRETED. stamps: whether blocks note
+    when they do what.
     """
 
     platform: Platform
@@ -90,6 +91,7 @@ class Variant:
     threads: int = THREADS
     one_gpu: bool = False
     scales: bool = False
+    stamps: bool = False
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,7 @@ def _head(variant: Variant, sizes: dict[str, object], *, groups: bool) -> list[s
         "SLEY_TYPE": variant.dtype,
         "SLEY_REDUCTION": int(variant.reduce_op),
         "SLEY_SCALES": int(variant.scales),
+        "SLEY_STAMPS": int(variant.stamps),
         "SLEY_THREADS": max(variant.threads, THREADS),
         "SLEY_SCOPE": '"gpu"' if variant.one_gpu else '"sys"',
         **sizes,

@@ -98,6 +98,8 @@ SLEY_INLINE u64 now_ns() {
     return static_cast<u64>(now.tv_sec) * 1000000000 + static_cast<u64>(now.tv_nsec);
 }
 
+SLEY_INLINE u64 cycles() { return now_ns(); }
+
 SLEY_INLINE std::atomic<u64>& atomic(const u64* word) {
     return *reinterpret_cast<std::atomic<u64>*>(const_cast<u64*>(word));
 }

@@ -73,6 +73,12 @@ SLEY_INLINE u64 now_ns() {
     return time;
 }
 
+SLEY_INLINE u64 cycles() {
+    u64 count;
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(count) :: "memory");
+    return count;
+}
+
 // Counters that other blocks write or read.
 SLEY_INLINE u64 acquire(const u64* counter) {
     u64 value;

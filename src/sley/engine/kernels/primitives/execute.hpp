@@ -284,10 +284,12 @@ SLEY_INLINE void execute(i32 tile, Step step, F from, Place src, Place dst, T to
             sent = number_in_call({state.senders[to.peer].messages, to.message}, slices, t);
         }
         bool is_fine = true;
+        stamp_execution(&Stamp::turn);
         if (thread() < workers()) {
             if (K::kAwaitsMessage || K::kSends || step.wait_count() > 0) {
                 is_fine = !any_worker(!await<K>(step, from, to, taken, sent, slices, t));
             }
+            stamp_execution(&Stamp::start);
             if constexpr (K::kReceives || K::kWrites || K::kSends) {
                 if (is_fine) is_fine = carry<K>(step, from, src, dst, to, count, taken, sent, t);
             }
@@ -297,6 +299,7 @@ SLEY_INLINE void execute(i32 tile, Step step, F from, Place src, Place dst, T to
             return;
         }
         publish_end<K>(step, from, to, taken, sent, slices, t);
+        stamp_executed(step.number(), t);
     }
 }
 

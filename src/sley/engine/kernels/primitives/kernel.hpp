@@ -86,7 +86,6 @@ SLEY_INLINE bool load_ends(const Call& call, const Block& row) {
     bool stale = false;
     SLEY_ROLLED
     for (i32 i = thread(); i < ends; i += threads()) {
-        if (i >= threads()) peer = peers[i];
         const bool sends = i < senders;
         Counter& kept = sends ? *peer.consumed : *peer.published;  // at this end
         const u64 last = kept.last, flagged = kept.last_flagged, before = cell.ticks;
@@ -97,20 +96,21 @@ SLEY_INLINE bool load_ends(const Call& call, const Block& row) {
         const u64 ticks = ticks_after(before, span(c));
         // Whether the slots have flags of another epoch. Both ends find the same.
         const bool is_old = kProtocol == kLL && !is_one_epoch(flagged, ticks);
-        if (!sends) {
+        if (sends) {
+            state.senders[i] = {peer, seen, is_old ? ticks : last};
+        } else {
             state.receivers[i - senders] = {peer, 0, is_old};
             stale |= is_old;
-            continue;
         }
-        state.senders[i] = {peer, seen, is_old ? ticks : last};
         // Before the first message that is in the rank's memories: where they are, and which call it
         // makes: of another one they would be too short. `end` waits until the receiver has read all
         // messages, so that the next call may tell others.
-        if constexpr (kProtocol == kDirect) {
+        if (kProtocol == kDirect && sends) {
             state.lent[i] = peer.published->lent = lent;
             peer.published->call = c.call;
             peer.published->ticks = ticks;
         }
+        if (i + threads() < ends) peer = peers[i + threads()];
     }
     return stale;
 }
@@ -120,6 +120,8 @@ SLEY_INLINE bool load_ends(const Call& call, const Block& row) {
 // Returns whether an end has stale slots.
 SLEY_INLINE bool enter(const Call& call) {
     const Setup& c = call.setup;
+    stamp(c, 0, &Stamp::turn, cycles);
+    stamp(c, 1, &Stamp::turn, now_ns);
     const Block& b = row_of(c);
     copy_words(&state.block, &b, sizeof b);
     copy_words(&state.setup, &c, sizeof c);
@@ -143,6 +145,10 @@ SLEY_INLINE void settle(bool stale) {
         if (any_thread(stale)) refresh();
     } else {
         barrier();
+    }
+    if constexpr (kStamps) {
+        if (thread() == 0) stamped = 2;
+        stamp(state.setup, 0, &Stamp::start, cycles);
     }
 }
 
@@ -187,6 +193,11 @@ SLEY_INLINE void end() {
     // behind the launch's blocks are for plans with more; no block reads those in this call.
     for (i32 i = b.cell + thread() * b.stride; i < b.cells; i += threads() * b.stride) {
         b.first_cell[i].ticks = state.ticks + span(state.setup) + 1;
+    }
+    if constexpr (kStamps) {
+        stamp(state.setup, 1, &Stamp::end, now_ns);
+        stamp(state.setup, 0, &Stamp::end, cycles);
+        if (thread() == 0) state.setup.stamps[block_index() * kStampRows].step = stamped - 2;
     }
 }
 

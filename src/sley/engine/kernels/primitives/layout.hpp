@@ -129,6 +129,16 @@ struct Division {
     i32 divisor;
 };
 
+// When a block did an execution, if its text has stamps: when its turn came, when what it waits for was
+// there (words of LL and LL128 are taken as they come), and when it was done, in cycles. Before a block's
+// executions are two rows of the call: when it began, had its row, and ended, in cycles, with the number
+// of executions as `step`; and when it began and ended in nanoseconds.
+struct Stamp {
+    u64 turn, start, end;
+    i32 step, tile;
+};
+constexpr i32 kStampRows = 1024;  // of a block; later executions have none
+
 // The numbers of a rank's memories in the table `Setup::shifts`.
 struct Registrations {
     u16 number[3];
@@ -146,6 +156,7 @@ struct Setup {
     const Division* divisions;
     const i32* homes;  // of each chunk of scratch: the chunk of a block that it holds
     u64* abort;  // of the process: not 0 once a block has given up
+    Stamp* stamps;  // of the launch's blocks; null without
     struct Own* owns;  // of the launch's ranks, if the call has no room for them; else null
     u64 timeout_ns;
     u64 factor;             // an element by which the call multiplies inputs
@@ -228,6 +239,7 @@ struct Messages {
 static_assert(sizeof(Cell) == 64 && sizeof(Counter) == 64 && sizeof(Report) == 56, "layout");
 static_assert(sizeof(Peer) == 40 && sizeof(Block) == 96 && sizeof(Instruction) == 48, "layout");
 static_assert(sizeof(Condition) == 8 && sizeof(Division) == 12, "layout");
-static_assert(sizeof(Call) == 464 && sizeof(Messages) <= 4096 && kLaneTile % 128 == 0, "layout");
+static_assert(sizeof(Call) == 472 && sizeof(Stamp) == 32, "layout");
+static_assert(sizeof(Messages) <= 4096 && kLaneTile % 128 == 0, "layout");
 
 }  // namespace sley::layout

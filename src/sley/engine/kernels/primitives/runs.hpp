@@ -171,10 +171,13 @@ SLEY_FUNCTION void run(i32 tile, Step s, i32 count) {
     const Slices slices = slices_from(tile);
     for (i32 t = tile; t < slices.end; ++t) {
         bool is_fine = true;
+        stamp_execution(&Stamp::turn);
         if (thread() < workers()) {
             is_fine = await<Nop>(s, no_message(), nobody(), 0, 0, slices, t);
             for (i32 k = thread(); k < count; k += workers()) is_fine &= settle_row(k, slices, t);
-            is_fine = !any_worker(!is_fine) && carry_run(count, t);
+            is_fine = !any_worker(!is_fine);
+            stamp_execution(&Stamp::start);
+            is_fine = is_fine && carry_run(count, t);
         }
         if (any_thread(!is_fine)) {
             state.failed = true;
@@ -189,6 +192,7 @@ SLEY_FUNCTION void run(i32 tile, Step s, i32 count) {
         if (s.is_posted() && thread() == publisher()) {
             publish_step({s.bits + static_cast<u32>(count) - 1, 1}, slices, t);
         }
+        stamp_executed(s.number(), t);
     }
 }
 

@@ -74,6 +74,34 @@ SLEY_INLINE u64 span(const Setup& c) {
     return static_cast<u64>(c.tiles) * static_cast<u64>(c.steps);
 }
 
+// ---- Stamps, by the first thread
+
+constexpr bool kStamps = SLEY_STAMPS != 0;
+SLEY_SHARED i32 stamped;  // the next execution's row
+
+// The moment of row `row`, which thread 0 alone writes.
+template <class Time>
+SLEY_INLINE void stamp(const Setup& c, i32 row, u64 Stamp::*moment, Time time) {
+    if constexpr (kStamps) {
+        if (thread() != 0 || row >= kStampRows) return;
+        c.stamps[block_index() * kStampRows + row].*moment = time();
+    }
+}
+SLEY_INLINE void stamp_execution(u64 Stamp::*moment) {
+    if constexpr (kStamps) {
+        if (thread() == 0) stamp(state.setup, stamped, moment, cycles);
+    }
+}
+SLEY_INLINE void stamp_executed(i32 step, i32 tile) {
+    if constexpr (kStamps) {
+        if (thread() != 0 || stamped == kStampRows) return;
+        Stamp& row = state.setup.stamps[block_index() * kStampRows + stamped++];
+        row.end = cycles();
+        row.step = step;
+        row.tile = tile;
+    }
+}
+
 // ---- Addresses of chunks
 
 SLEY_INLINE Place place(u32 memory, i32 chunk) { return {memory << 30 | static_cast<u32>(chunk)}; }

@@ -1,0 +1,58 @@
+"""The times that the blocks of a call note, as a simulation with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sley
+from sley.algorithms import build
+from sley.engine.devices import Engine
+from sley.engine.types import DATA_TYPES
+from sley.errors import SleyError
+from sley.ir.connections import Messages
+from sley.ir.tables import NONE
+from sley.report.simulation import simulation_lines
+from sley.report.trace import trace
+from support.devices.device_calls import executor, wrong
+from support.generators.sampling import each_value
+
+RANKS, COUNT, TOPOLOGY = 3, 3000, "1x3"
+
+
+@pytest.mark.parametrize(("protocol", "engine"), each_value(sley.Protocol, Engine))
+def test_blocks_note_when_they_do_what(protocol: sley.Protocol, engine: Engine) -> None:
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True), protocol=protocol)
+    on = executor(plan, engine=engine, slot_bytes=2048, stamps=True)
+    assert wrong(on, COUNT, "int32") == 0
+    simulation = sley.simulate(plan, COUNT * DATA_TYPES["int32"].size_bytes, TOPOLOGY)
+    found = on.timeline(simulation)
+    e, b = found.executions, found.blocks
+    assert e is not None
+    assert found.tiles > 1
+    ran = np.lexsort((e.tile, e.instruction))
+    assert np.array_equal(
+        e.instruction[ran], np.repeat(np.arange(len(plan.instructions)), found.tiles)
+    )
+    assert np.array_equal(e.tile[ran], np.tile(np.arange(found.tiles), len(plan.instructions)))
+    assert (e.turn_us <= e.start_us).all()
+    assert (e.start_us <= e.end_us).all()
+    before = e.after != NONE
+    assert (e.end_us[e.after[before]] <= e.turn_us[before]).all(), "a block does one at a time"
+    assert (e.turn_us >= found.launch_us).all()
+    assert (e.end_us <= b.end_us[plan.block[e.instruction]]).all()
+    ends, turns = e.end_us[ran].reshape(-1, found.tiles), e.turn_us[ran].reshape(-1, found.tiles)
+    send = Messages.of(plan).send_of
+    taken = send != NONE
+    assert (ends[taken] >= turns[send[taken]]).all(), "a message is taken before it is sent"
+    moves = [event for event in trace(found)["traceEvents"] if "move" in event.get("cat", "")]
+    assert len(moves) == len(e)
+    assert f"time                   {found.time_us:.1f} us" in "\n".join(simulation_lines(found))
+
+
+def test_without_stamps_there_is_no_time_line() -> None:
+    plan, other = (sley.compile(build("ring-allgather", ranks=RANKS)) for _ in range(2))
+    for stamps, expected in ((False, "stamps=True"), (True, "simulation of")):
+        on = executor(plan, engine=Engine.INTERPRETED, stamps=stamps)
+        with pytest.raises(SleyError, match=expected):
+            on.timeline(sley.simulate(other, 1 << 10, TOPOLOGY))
