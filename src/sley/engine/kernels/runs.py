@@ -139,11 +139,13 @@ class _Candidate:
             return False
         if self._rows and view.starts[row]:
             return False
-        # A peer may need all words of what the run sends before it sends what the run receives.
+        # Sends of own data are apart from receives: peers that do the same would wait for one
+        # another, so such a run would be none.
         if receives and self._sends:
             return False
         if sends and not receives and self._receives and src not in self._last:
             return False
+        # A thread loads all operands before it stores a result.
         loaded = set(_operands(op, src, dst)) - self._last
         if len(loaded) > 1 or loaded & self._written:
             return False

@@ -1,0 +1,200 @@
+"""Runs: what kernels execute as one means what the instructions mean one after another, and waits
+for nothing that it causes itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sley
+from sley.algorithms import build
+from sley.engine.kernels.operands import Operands, operands
+from sley.engine.kernels.runs import MOST_ROWS
+from sley.ir.connections import Messages
+from sley.ir.tables import NONE
+from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Allocation, Op
+from support.generators.examples import examples
+from support.generators.random_programs import RandomProgram, random_programs
+from support.inputs.algorithm_cases import SIZED, places, sizes
+
+LOST = Counter({"lost": 1})
+"""What is where a result wasn't stored."""
+
+
+class Machine:
+    """A plan whose blocks execute runs; each as soon as all that its instructions need is there."""
+
+    def __init__(self, plan: sley.Plan, found: Operands) -> None:
+        self.plan, self.o, self.messages = plan, found, Messages.of(plan)
+        c = plan.collective
+        self.cells: dict[int, Counter[Any]] = {}
+        for chunk in np.flatnonzero(c.initial).tolist():
+            self.cells[int(c.input_cells(plan.layout)[chunk])] = Counter({chunk: 1})
+        self.sent: dict[int, list[Counter[Any]]] = {}
+        self.taken: set[int] = set()  # sends of messages that have been received
+        self.done: set[int] = set()
+        self.number = {int(s): k for k, s in enumerate(self.messages.send)}
+        self.waits: dict[int, list[int]] = {}
+        offset, c = found.conditions.offset, found.conditions
+        for row in range(len(plan.instructions)):
+            first = plan.rank_block[plan.rank[row]]
+            span = range(int(offset[row]), int(offset[row + 1]))
+            blocks = [int(first + c.target[k]) for k in span]
+            steps = [int(c.number[k]) for k in span]
+            self.waits[row] = [
+                int(plan.block_offset[b]) + s for b, s in zip(blocks, steps, strict=True)
+            ]
+
+    def outputs(self) -> list[Counter[Any]]:
+        """What the output chunks hold at the end. AssertionError if a block waits for ever."""
+        plan, length = self.plan, self.o.runs.length
+        following = plan.block_offset[:-1].tolist()
+        moves = True
+        while moves:
+            moves = False
+            for block, end in enumerate(plan.block_offset[1:].tolist()):
+                row = following[block]
+                if row == end or not self.can_run(rows := range(row, row + int(length[row]))):
+                    continue
+                self.execute(rows)
+                following[block], moves = rows.stop, True
+        assert following == plan.block_offset[1:].tolist(), "blocks wait for ever"
+        return [self.cells.get(cell, Counter()) for cell in self.cells_of_outputs()]
+
+    def cells_of_outputs(self) -> list[int]:
+        c = self.plan.collective
+        return [
+            int(cell)
+            for cell, value in zip(c.output_cells(self.plan.layout), c.expected, strict=True)
+            if value != NONE
+        ]
+
+    def can_run(self, rows: range) -> bool:
+        op = self.plan.instructions.op
+        return all(
+            (not RECEIVES[op[row]] or int(self.messages.send_of[row]) in self.sent)
+            and (not SENDS[op[row]] or self.has_slot(row))
+            for row in rows
+        ) and self.done.issuperset(self.waits[rows.start])
+
+    def has_slot(self, row: int) -> bool:
+        """Whether the message whose slot a send takes has been received."""
+        k, m = self.number[row], self.messages
+        before = k - self.plan.slots
+        if before < 0 or m.connection[before] != m.connection[k]:
+            return True
+        return int(m.send[before]) in self.taken
+
+    def execute(self, rows: range) -> None:
+        t, runs, last = self.plan.instructions, self.o.runs, [LOST]
+        before = dict(self.cells)  # a thread loads all operands before it stores a result
+        for row in rows:
+            op, count = Op(int(t.op[row])), range(int(t.count[row]))
+            src, dst = (
+                int(of(np.array([row]))[0])
+                for of in (self.plan.source_cells, self.plan.destination_cells)
+            )
+            operands = [dst] * (op is Op.REDUCE) + [src] * bool(READS_SOURCE[op])
+            in_register = [runs.first[row], runs.second[row]]
+            values = [
+                last if held else [before.get(cell + k, Counter()) for k in count]
+                for cell, held in zip(operands, in_register, strict=False)
+            ]
+            if RECEIVES[op]:
+                values.append(self.sent[send := int(self.messages.send_of[row])])
+                self.taken.add(send)
+            last = values[0]
+            if REDUCES[op]:
+                last = [a + b for a, b in zip(*values, strict=True)]
+            for k in count if WRITES_DESTINATION[op] else ():
+                self.cells[dst + k] = LOST if runs.kept[row] else last[k]
+            if SENDS[op]:
+                self.sent[row] = last
+        self.done.update(rows)
+
+
+def check(plan: sley.Plan) -> Operands:
+    """The operands of a plan with runs that means the same as without."""
+    found = operands(plan)
+    runs, t = found.runs, plan.instructions
+    alone = replace(
+        runs,
+        length=np.ones(len(t), np.int32),
+        **dict.fromkeys(("first", "second", "kept"), np.zeros(len(t), bool)),
+    )
+    assert Machine(plan, found).outputs() == Machine(plan, replace(found, runs=alone)).outputs()
+    assert runs.length.max(initial=0) <= MOST_ROWS
+    assert not (runs.kept | runs.first | runs.second)[runs.length == 1].any()
+    behind, last = runs.length == 0, np.append(runs.length[1:] != 0, True)[: len(t)]
+    assert not (np.diff(found.conditions.offset) > 0)[behind].any(), "a wait within a run"
+    assert not found.posts[~last].any(), "others wait for a part of a run"
+    return found
+
+
+@examples(100)
+@given(
+    random_programs(),
+    st.sampled_from(Allocation),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([None, 1, 2]),
+)
+def test_a_run_does_what_its_instructions_do(
+    random: RandomProgram, allocate: Allocation, slots: int, instances: int, most: int | None
+) -> None:
+    check(
+        sley.compile(
+            random.program,
+            protocol="LL",
+            allocate=allocate,
+            slots=slots,
+            instances=instances,
+            max_blocks=most,
+        )
+    )
+
+
+@pytest.mark.parametrize("allocate", ["connection", "instance"])
+def test_runs_of_the_library_do_what_their_instructions_do(allocate: str) -> None:
+    for name in SIZED:
+        size = sizes(name)[min(2, len(sizes(name)) - 1)]
+        for in_place in places(name):
+            program = build(name, **size, in_place=in_place)
+            check(sley.compile(program, protocol="LL", allocate=allocate))
+
+
+def test_a_step_of_all_pairs_is_a_run_of_sends_and_one_of_receives() -> None:
+    for name, lengths in (
+        ("one-step-allreduce", {(3, 3), (3, 4), (3, 5)}),
+        ("all-pairs-allreduce", {(3, 5, 3)}),
+        ("all-pairs-allgather", {(3, 3)}),
+        ("all-pairs-alltoall", {(4, 3)}),
+    ):
+        program = build(name, ranks=4, in_place=name != "all-pairs-alltoall")
+        plan = sley.compile(program, protocol="LL", allocate="instance")
+        length = check(plan).runs.length
+        blocks = np.split(length, plan.block_offset[1:-1])
+        assert {tuple(block[block > 0].tolist()) for block in blocks} == lengths, name
+
+
+@pytest.mark.parametrize(("slots", "length"), [(1, 1), (2, 2)])
+def test_a_run_that_would_wait_for_itself_is_none(slots: int, length: int) -> None:
+    """The second message has the slot of the first, if there is one."""
+    promised = [[(1, 0)], [(1, 1)]]
+
+    @sley.program(
+        sley.Custom("two", 2, 2, 2, lambda rank, index: promised[index] if rank == 0 else None)
+    )
+    def two(p: sley.lang.ChunkProgram) -> None:
+        for index in (0, 1):
+            p.chunk(1, "in", index).copy(0, "out", index)
+
+    plan = sley.compile(two, protocol="LL", slots=slots, fusion=False)
+    received = RECEIVES[plan.instructions.op]
+    assert check(plan).runs.length[received].max() == length
