@@ -12,6 +12,7 @@ from typing import Any
 
 from sley.communicator.call_table import CallTable, Key, programs_of
 from sley.communicator.calls import kind_number
+from sley.communicator.link_tables import scratch_bytes
 from sley.communicator.rendezvous.bootstrap import Rendezvous
 from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import CALLS
@@ -157,6 +158,9 @@ class DeviceOpening:
                 calls.set_table(kind_number(kind), in_place, root, ends, of)
                 for number, (dtype, op) in product(of, programs_of(kind, self.types, self.ops)):
                     core.load(number, dtype, op)
+        # So that no small call, which may be captured, has to wait until ranks have scratch for it.
+        ranks = self.rendezvous.ranks
+        links.memory.reserve([scratch_bytes(table, links.tables, ranks, users)] * ranks)
         links.ranks.meet()  # a kernel that starts earlier may wait for a rank that loads
         return core
 

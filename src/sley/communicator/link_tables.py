@@ -7,7 +7,7 @@ whether or not a rank's call is in place, since in NCCL only the rank itself kno
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import permutations, product, starmap
@@ -38,8 +38,8 @@ TYPES = tuple(own for name, own in DATA_TYPES.items() if name != "int16")
 OPS = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.AVG)
 """NCCL's operations. Averages of floats, and PreMulSum, are sums of inputs times a factor."""
 
-_MOST_BYTES = 1 << 60
-"""Of a call. A plan for calls of any size needs no scratch, or always the same."""
+_LEAST_BYTES = 1
+"""Of a call. What plans for calls of any size need of scratch for it, ranks have from the start."""
 
 
 def link_tables(
@@ -72,22 +72,29 @@ def link_tables(
         settings.most_threads,
         [(plan.name, own) for plan, own in zip(table.plans, layout.tables, strict=True)],
         layout.boxes.size.tolist(),
-        max(_scratch_bytes(table, layout.tables, ranks)),
+        scratch_bytes(table, layout.tables, ranks),
         [(row[0], ready_kind(row[0]), row[2], *table.ranges(row)) for row in table.rows],
         list(dict.fromkeys(_kernels(table, layout.kernels, types, ops, platform, name_of))),
         name_of(messages_source(platform, settings.most_threads)),
     )
 
 
-def _scratch_bytes(
-    table: CallTable, tables: Sequence[native.PlanTables], ranks: int
-) -> Iterator[int]:
-    """The scratch that a rank needs in the largest call of each range, at most."""
+def scratch_bytes(
+    table: CallTable,
+    tables: Sequence[native.PlanTables],
+    ranks: int,
+    users: Collection[int] = (),
+) -> int:
+    """The scratch that a rank needs in calls of bounded size, at most. users: the numbers of the
+    user's plans, which don't count."""
+    most = 0
     for key in table.rows:
         parts = ranks if CALLS[key[0]].has_parts else 1
         ends, numbers = table.ranges(key)
-        for end, number in zip([*ends, _MOST_BYTES], numbers, strict=True):
-            yield max(tables[number].scratch_bytes(1, end // parts))
+        for end, number in zip([*ends, _LEAST_BYTES], numbers, strict=True):
+            if number not in users:
+                most = max(most, *tables[number].scratch_bytes(1, end // parts))
+    return most
 
 
 def _kernels(
