@@ -98,8 +98,8 @@ def test_an_algorithm_that_needs_its_input_late_is_not_chosen() -> None:
         in_either_place(sley.compile(build("one-step-allreduce", ranks=2)))
     for ranks in (2, 3):
         made = Plans(hosts_of(ranks), devices=DeviceLimits(), cache=False)
-        names = {ready.plan.name for _, ready in made.table("all_reduce", in_place=None)}
-        assert "one-step-allreduce" not in names
+        for _, ready in made.table("all_reduce", in_place=None):
+            in_either_place(ready.plan)  # also in blocks that send all of their input first
 
 
 def test_a_plan_that_reads_its_input_late_is_refused() -> None:
