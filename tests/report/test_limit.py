@@ -135,7 +135,7 @@ def test_more_of_what_limits_a_plan_shortens_it_unless_another_limit_is_as_near(
     sizes = itertools.cycle(itertools.product((1, 4), ("1K", "256K", "16M")))
     cases = [
         (name, arguments, *next(sizes))
-        for name, arguments in cases_in_a_place(SIZED)[::4]
+        for name, arguments in cases_in_a_place(SIZED)
         if arguments.get("ranks", arguments.get("gpus")) > 2
     ]
     without = [case for case in cases if not _gains_much(*case)]
