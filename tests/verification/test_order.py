@@ -186,23 +186,3 @@ def test_the_executor_adds_packets_before_the_plain_operand() -> None:
             block["ops"] = [total] if op is total else []
     assert follows_its_executor(document)
     assert "((1+2)+3)+0" in str(SumOrder.of(mscclpp.read(text_of(document)).plan))
-
-
-def test_the_order_gives_the_bits_of_a_call() -> None:
-    plan = sley.compile(build("ring-allreduce", ranks=4))
-    order, size = SumOrder.of(plan), 16
-    assert not order.is_one
-    random = np.random.default_rng(0)
-    random = np.random.default_rng(0)
-    exponents = 2.0 ** random.integers(-12, 12, (4, 4 * size))
-    data = (random.standard_normal(exponents.shape) * exponents).astype(np.float32)
-    results = sley.execute(plan, list(data))
-
-    def total(tree: int, at: slice) -> Any:
-        one, *other = order.trees.parts[tree] or (tree,)
-        return total(one, at) + total(other[0], at) if other else data[tree, at]
-
-    for place, tree in zip(order.place.tolist(), order.tree.tolist(), strict=True):
-        rank, chunk = divmod(place, 4)
-        at = slice(chunk * size, (chunk + 1) * size)
-        assert results[rank][at].tobytes() == total(tree, at).tobytes()
