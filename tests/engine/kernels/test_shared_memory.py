@@ -20,7 +20,7 @@ PLAN, DIRECT = (
     sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol=protocol)
     for protocol in ("simple", "direct")
 )
-MOST_WAITS = 1472
+MOST_WAITS = 1280
 """The most waits, in steps of 32, of an instruction whose block has up to 4 connections."""
 
 
