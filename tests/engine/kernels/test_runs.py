@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import sley
 from sley.algorithms import build
 from sley.engine.kernels.operands import Operands, operands
-from sley.engine.kernels.runs import MOST_ROWS
 from sley.ir.connections import Messages
 from sley.ir.tables import NONE
 from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Allocation, Op
+from sley.verification.runs import MOST_ROWS
 from support.generators.examples import examples
 from support.generators.random_programs import RandomProgram, exchanges, random_programs
 from support.inputs import small_plans
