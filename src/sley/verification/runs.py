@@ -65,9 +65,8 @@ class Runs(Value):
         length = np.ones(number, np.int32)
         first, second, kept = (np.zeros(number, bool) for _ in range(3))
         candidates = _candidates(view)
-        while candidates and (stuck := _in_cycles(view, candidates)):
-            candidates = [rows for rows in candidates if rows.start not in stuck]
-        for rows in candidates:
+        stuck = _in_cycles(view, candidates)
+        for rows in (rows for rows in candidates if rows.start not in stuck):
             length[rows.start : rows.stop] = 0
             length[rows.start] = len(rows)
             for row, taken in _taken_from_registers(view, rows):
@@ -147,6 +146,7 @@ class _Candidate:
         self._receives = self._sends = self._ends = False
         self._written: set[int] = set()
         self._last: set[int] = set()  # the places of the last result
+        self._peers: set[tuple[int, int, int]] = set()  # at the other ends of connections
 
     def takes(self, row: int) -> bool:
         """Whether the instruction belongs to the run, which then has it."""
@@ -164,6 +164,13 @@ class _Candidate:
             return False
         if sends and not receives and self._receives and src not in self._last:
             return False
+        # Each row has a thread that counts its messages, so two rows of one connection would count
+        # in any order.
+        channel = int(t.channel[row])
+        peers = {(0, int(t.recv_peer[row]), channel)} if receives else set()
+        peers |= {(1, int(t.send_peer[row]), channel)} if sends else set()
+        if peers & self._peers:
+            return False
         # A thread loads all operands before it stores a result.
         loaded = set(_operands(op, src, dst)) - self._last
         if len(loaded) > 1 or loaded & self._written:
@@ -172,6 +179,7 @@ class _Candidate:
         self._receives |= receives
         self._sends |= sends
         self._ends = bool(view.posts[row])
+        self._peers |= peers
         self._last = _places_of_result(op, src, dst)
         if WRITES_DESTINATION[op]:
             self._written.add(dst)
@@ -228,7 +236,8 @@ def _is_private(view: _View, row: int, rows: range) -> bool:
 
 
 def _in_cycles(view: _View, candidates: list[range]) -> set[int]:
-    """The first rows of the runs that wait for themselves, if each run is one execution."""
+    """The first rows of the runs that wait for themselves, if each run is one execution. Without
+    these there is no cycle: of instructions alone, a proven plan has none."""
     plan, messages = view.plan, view.messages
     execution = np.arange(len(plan.instructions))
     for rows in candidates:
