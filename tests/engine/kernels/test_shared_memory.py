@@ -17,7 +17,9 @@ from sley.errors import SleyError
 from support.devices.machine_code import compiled_text, skip_without_nvrtc
 
 PLAN, DIRECT = (
-    sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol=protocol)
+    sley.compile(
+        build("all-pairs-allgather", ranks=3, in_place=True), protocol=protocol, allocate="instance"
+    )
     for protocol in ("simple", "direct")
 )
 MOST_WAITS = 1280
