@@ -216,7 +216,7 @@ def _is_overwritten(view: _View, row: int, rows: range) -> bool:
     ops, after = view.plan.instructions.op, row + 1
     if after not in rows or not (WRITES_DESTINATION[ops[row]] and WRITES_DESTINATION[ops[after]]):
         return False
-    return view.dst[after] == view.dst[row] and not view.pulls.pulled[row]
+    return view.dst[after] == view.dst[row]
 
 
 def _is_private(view: _View, row: int, rows: range) -> bool:

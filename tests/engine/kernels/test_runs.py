@@ -212,7 +212,7 @@ def test_a_step_of_all_pairs_is_a_run_of_sends_and_one_of_receives() -> None:
         assert {tuple(block[block > 0].tolist()) for block in blocks} == lengths, name
 
 
-def block(rows: str, chunks: int = 1) -> sley.Plan:
+def block(rows: str, protocol: str = "LL", chunks: int = 1) -> sley.Plan:
     """Rank 0's block; the other ranks send and receive in blocks of their own. A row: what it does,
     its source and destination, i, o or s for a buffer (i0*2: two chunks), and peers: <1 >2."""
     hand = small_plans.Hand()
@@ -232,13 +232,13 @@ def block(rows: str, chunks: int = 1) -> sley.Plan:
     ranks = max(hand.blocks)[0] + 1
     collective = sley.Custom("any", ranks, 4, 4, lambda rank, index: None, chunks=chunks)
     plan = hand.plan(collective, slots=64, scratch=4)
-    return replace(plan, protocol=sley.Protocol.LL)
+    return replace(plan, protocol=sley.Protocol(protocol))
 
 
-def in_words(rows: str) -> str:
+def in_words(rows: str, protocol: str = "LL") -> str:
     """Of each row the length of the run that begins there, and what it takes from the row before
     (F: as first operand, S: as second), and whether its own result is kept (K)."""
-    runs, number = check(block(rows)).runs, len(rows.split("; "))
+    runs, number = check(block(rows, protocol)).runs, len(rows.split("; "))
     flags = zip("FSK", (runs.first, runs.second, runs.kept), strict=True)
     marks = [[letter if is_set else "" for is_set in of] for letter, of in flags]
     return " ".join(f"{runs.length[k]}{''.join(of[k] for of in marks)}" for k in range(number))
@@ -279,6 +279,33 @@ def test_neighbours_that_a_thread_can_execute_for_a_word_are_a_run(
     rows: str, expected: str
 ) -> None:
     assert in_words(rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "in_slots", "in_memory"),
+    [
+        ("recv s0 <1; send s0 >2", "2K 0F", "2 0F"),
+        ("recv_copy_send s0 <1 >2; copy s0 o0", "2K 0F", "2 0F"),
+    ],
+)
+def test_a_message_that_stays_in_memory_is_stored(rows: str, in_slots: str, in_memory: str) -> None:
+    assert in_words(rows, "Simple") == in_slots
+    assert in_words(rows, "Direct") == in_memory
+
+
+@pytest.mark.parametrize(("protocol", "length"), [("Simple", 2), ("Direct", 1)])
+def test_a_run_reads_no_message_that_must_be_read_before_it(protocol: str, length: int) -> None:
+    """Rank 0 overwrites what rank 1 reads, and then sends what comes to rank 1 by way of rank 2."""
+    hand = small_plans.Hand()
+    hand.add(0, 0, Op.SEND, (small_plans.IN, 0), to=1)
+    hand.add(0, 0, Op.COPY, (small_plans.IN, 1), (small_plans.IN, 0))
+    hand.add(0, 0, Op.SEND, (small_plans.IN, 1), to=2)
+    hand.add(2, 0, Op.RECV_COPY_SEND, dst=(small_plans.OUT, 0), of=0, to=1)
+    for chunk, rank in enumerate((0, 2)):
+        hand.add(1, 0, Op.RECV, dst=(small_plans.OUT, chunk), of=rank)
+    plan = hand.plan(sley.Custom("any", 3, 3, 3, lambda rank, index: None), slots=8)
+    plan = replace(plan, protocol=sley.Protocol(protocol))
+    assert check(plan).runs.length[plan.rank == 1].max() == length
 
 
 def test_a_run_has_as_many_rows_as_a_block_has_room_for() -> None:
