@@ -71,7 +71,7 @@ SLEY_INLINE void interpret_row(i32 n, Step s, const Instruction& in, From from, 
     }
 }
 
-SLEY_INLINE void interpret_run(i32 tile, i32 number, const Instruction& first) {
+SLEY_FUNCTION void interpret_run(i32 tile, i32 number, const Instruction& first) {
     Step s = step(static_cast<u32>(number)).waits(first.waits);
     for (i32 k = 0; k < first.run; ++k) {
         if (!settles(k) && !publishes(k)) continue;

@@ -255,6 +255,9 @@ SLEY_INLINE void list_row(i32 number, i32 count) {
     if (number == count - 1) loads[load].stores = store;
 }
 
+// The loads that a thread has under way.
+constexpr int kUnderWay = 8 / kShare;
+
 // The units of a load: whole vectors from its start, or the elements behind them.
 template <class Unit>
 SLEY_INLINE i32 units_of(const Load& load) {
@@ -269,7 +272,7 @@ SLEY_INLINE i64 first_unit_of(const Load& load) {
 // of some units before it stores one, so that their latencies overlap.
 template <class Unit, int kLoads>
 SLEY_INLINE void carry_units_of_run(i32 count, i32 first, i32 end, i32 step) {
-    constexpr int kUnits = sizeof(Unit) == 16 ? 8 / kShare / kLoads : 1;
+    constexpr int kUnits = sizeof(Unit) == 16 ? kUnderWay / kLoads : 1;
     SLEY_ROLLED
     for (i32 w = first; w < end; w += step) {
         Unit last[kUnits] = {};
@@ -320,7 +323,7 @@ SLEY_INLINE void carry_units_of_run(i32 count, i32 first, i32 end, i32 step) {
 
 template <int kLoads>
 SLEY_INLINE void carry_vectors_of_run(i32 count, i32 end) {
-    constexpr int kUnits = 8 / kShare / kLoads;
+    constexpr int kUnits = kUnderWay / kLoads;
     carry_units_of_run<Vector, kLoads>(count, first_of_batch<kUnits>(), end, kUnits * workers());
 }
 
@@ -368,11 +371,11 @@ SLEY_INLINE bool carry_run(i32 count, i32 tile) {
         return true;
     }
     end /= kUnit;
-    if (number > 4) carry_vectors_of_run<8 / kShare>(number, end);
-    else if (number > 2) carry_vectors_of_run<4>(number, end);
+    if (number > kUnderWay / 2) carry_vectors_of_run<kUnderWay>(number, end);
+    else if (number > 2) carry_vectors_of_run<kUnderWay / 2>(number, end);
     else if (number > 1) carry_vectors_of_run<2>(number, end);
     else carry_vectors_of_run<1>(number, end);
-    carry_units_of_run<Element, 8 / kShare>(number, workers() - 1 - thread(), kUnit, workers());
+    carry_units_of_run<Element, kUnderWay>(number, workers() - 1 - thread(), kUnit, workers());
     return true;
 }
 
