@@ -57,6 +57,11 @@ class Runs(Value):
     kept: BoolArray
 
     @classmethod
+    def apart(cls, number: int) -> Runs:
+        """So many instructions, each alone."""
+        return cls(np.ones(number, np.int32), *np.zeros((3, number), bool))
+
+    @classmethod
     def of(cls, plan: Plan, messages: Messages, waits: Edges, pulls: Pulls) -> Runs:
         """The runs of a verified plan, whose instructions have these waits (`kernel_waits`) and
         pulls (`sley.verification.direct`)."""
@@ -245,23 +250,11 @@ def _in_cycles(view: _View, candidates: list[range]) -> set[int]:
     follows = np.flatnonzero(plan.step > 0)
     reuses = np.flatnonzero(messages.number >= plan.slots)  # the slots of messages before
     freed = messages.receive[reuses - plan.slots]
-    reader = np.empty(len(execution), np.int64)  # of a message, by its send
-    reader[messages.send] = messages.receive
     waits, holds = view.waits, view.pulls.holds
-    earlier: list[LongArray | IntArray] = [
-        follows - 1,
-        waits.target,
-        messages.send,
-        freed,
-        reader[holds.target],
-    ]
-    later: list[LongArray | IntArray] = [
-        follows,
-        waits.source,
-        messages.receive,
-        messages.send[reuses],
-        holds.source,
-    ]
+    earlier: list[LongArray | IntArray] = [follows - 1, waits.target, messages.send, freed]
+    later: list[LongArray | IntArray] = [follows, waits.source, messages.receive]
+    earlier.append(messages.receive_of[holds.target])  # who reads what stays in memory
+    later += [messages.send[reuses], holds.source]
     source, target = execution[np.concatenate(earlier)], execution[np.concatenate(later)]
     apart = source != target
     component = strong_components(len(execution), source[apart], target[apart])
