@@ -180,6 +180,8 @@ class _Candidate:
         loaded = set(_operands(op, src, dst)) - self._last
         if len(loaded) > 1 or loaded & self._written:
             return False
+        if op is Op.REDUCE and (src == dst or not loaded):  # a register with itself
+            return False
         self._rows += 1
         self._receives |= receives
         self._sends |= sends

@@ -383,6 +383,7 @@ SLEY_INLINE bool carry_run(i32 count, i32 tile) {
 
 // Publishes what a run has taken and sent, and that it is over. One fence serves all messages.
 SLEY_INLINE void publish_run(Step s, i32 count, Slices slices, i32 tile) {
+    const Step last{s.bits + static_cast<u32>(count) - 1, 1};
     const bool posts = s.is_posted() && thread() == publisher();
     bool orders = posts;
     for (i32 k = 0; k < count; ++k) {
@@ -402,11 +403,10 @@ SLEY_INLINE void publish_run(Step s, i32 count, Slices slices, i32 tile) {
             const u32 sent = number_in_call({end.messages, row_ends[k].to_message}, slices, tile);
             publish(&end.published->value, over_calls(sent));
         }
+        if (posts) publish_progress(last, slices, tile);
     } else if (posts) {
-        fence();
+        publish_step(last, slices, tile);
     }
-    const Step last{s.bits + static_cast<u32>(count) - 1, 1};
-    if (posts) publish_progress(last, slices, tile);
 }
 
 // Executes the run of `count` rows that are set, of which `s` is the first. The waits are the first
