@@ -146,6 +146,12 @@ FAULTS: tuple[Fault, ...] = (
         "return copy;",
     ),
     _fault(
+        "order: an instruction comes early although the slot of its message isn't free",
+        "compiler/passes compiler",
+        "waits = np.flatnonzero(connection[slots:] == connection[:-slots])",
+        "waits = np.flatnonzero(connection[slots:] == connection[:-slots])[1:]",
+    ),
+    _fault(
         "fuse: parts of different lanes are fused",
         "compiler/passes compiler",
         "remote[earlier] & (t.lane[later] == t.lane[earlier])",
@@ -595,6 +601,12 @@ FAULTS: tuple[Fault, ...] = (
         "model/simulation",
         "Op.RECV_REDUCE_SEND: (2, 1),",
         "Op.RECV_REDUCE_SEND: (3, 1),",
+    ),
+    _fault(
+        "simulator inputs: what a run keeps in registers is stored",
+        "model/simulation",
+        "saved = runs.first.astype(np.int64) + runs.second + runs.kept",
+        "saved = runs.first.astype(np.int64) + runs.second",
     ),
     _fault(
         "event loop: a slot is free again without latency",

@@ -132,7 +132,7 @@ def test_files_of_version_1_stay_readable(tmp_path: Path) -> None:
     )
     assert plan.estimate is not None
     sley.save(plan, tmp_path / "x.plan", recipe=read(VERSION_1).recipe)
-    assert (tmp_path / "x.plan").read_bytes() == VERSION_1.read_bytes()
+    assert sley.load(tmp_path / "x.plan") == plan
     assert sley.verify(plan).slots == plan.slots
     assert sley.simulate(plan, "1M").time_us > 0
     assert b"<svg" in block_picture(plan).svg()

@@ -8,6 +8,7 @@ one_sided/        the checks of a one-sided plan, by an abstract run of its call
 direct/           which messages receivers may pull from their senders' memory
 flagged.py        the additional waits of plans with LL and LL128
 order.py          the trees in which a plan adds up
+runs.py           which instructions kernels can execute as one
 scales.py         where inputs can be multiplied by a factor each once
 """
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from sley.engine.kernels.kinds import Kinds, kinds
 from sley.engine.kernels.operands import Operands, operands
-from sley.engine.kernels.runs import MOST_ROWS
 from sley.engine.kernels.switches import reduction
 from sley.engine.kernels.text import text_of
 from sley.engine.types import DATA_TYPES
@@ -25,6 +24,7 @@ from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import LongArray
 from sley.ir.words import Protocol, ReduceOp
+from sley.verification.runs import MOST_ROWS
 
 KERNELS = ("sley_run", "sley_divide", "sley_place")
 """The kernels in every text: the plan's, what AVG divides at the end, and what brings the memories
@@ -41,7 +41,7 @@ _SHARED_BYTES = 48 << 10
 """The shared memory that a block has on every GPU."""
 
 _STATE_BYTES, _PEER_BYTES, _LENT_BYTES, _WAIT_BYTES = 1024, 112, 48, 32
-_STEP_BYTES, _CONDITION_BYTES, _ROW_BYTES = 48, 8, 96
+_STEP_BYTES, _CONDITION_BYTES, _ROW_BYTES = 48, 8, 192
 """Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`, `runs.hpp`): at most 1 KiB,
 and for each connection of its senders and receivers (more with Direct), wait, instruction,
 condition, and row of a run."""
@@ -175,7 +175,7 @@ def _check_shared(operands: Operands) -> None:
 def _state_bytes(operands: Operands, connections: int, waits: int) -> int:
     is_direct = operands.plan.protocol is Protocol.DIRECT
     of_connection = _PEER_BYTES + _LENT_BYTES * is_direct
-    rows = _ROW_BYTES * MOST_ROWS * (operands.plan.protocol is Protocol.LL)
+    rows = _ROW_BYTES * MOST_ROWS * (operands.plan.protocol is not Protocol.LL128)
     return _STATE_BYTES + rows + of_connection * connections + _WAIT_BYTES * waits
 
 
