@@ -243,6 +243,8 @@ def test_in_place_input_and_output_are_one_place() -> None:
         (lambda: sley.SendRecv(3, src=1, dst=1), "L101"),
         (lambda: sley.Custom("c", 2, 1, 1, lambda rank, index: [(2, 0)]), "L101"),
         (lambda: sley.Custom("c", 2, 2, 2, lambda r, i: [(r, 1 - i)], chunks=2), "L116"),
+        (lambda: sley.AllReduce(2, in_place=0), "L112"),  # type: ignore[arg-type]
+        (lambda: sley.Custom("c", 2, 1, 1, lambda r, i: None, in_place="no"), "L112"),  # type: ignore
         (lambda: sley.Custom("c", 2, [1], 1, lambda r, i: None), "L112"),
         (lambda: sley.Custom("c", 2, [1, -1], 1, lambda r, i: None), "L112"),
         (lambda: sley.Custom("c", 2, 1, 1, lambda r, i: []), "L112"),

@@ -36,12 +36,20 @@ def _check(
     name: str,
     ranks: int,
     chunks: int,
+    in_place: bool,
     members: Mapping[str, int] = NO_ROLES,
     *,
     has_pairs: bool = False,
 ) -> None:
-    """Refuses invalid numbers. members: ranks by their names. has_pairs: whether there are `chunks`
-    chunks for each pair of ranks. Errors: L101, L102, L112."""
+    """Refuses invalid arguments. members: ranks by their names. has_pairs: whether there are
+    `chunks` chunks for each pair of ranks. Errors: L101, L102, L112."""
+    if not isinstance(in_place, bool):
+        raise L112.error(
+            at=Place(detail=name),
+            expected="True or False for in_place",
+            found=repr(in_place),
+            remedy="Give one of them.",
+        )
     for word, value in {"ranks": ranks, "chunks": chunks, **members}.items():
         if not is_integer(value):
             raise L112.error(
@@ -128,7 +136,8 @@ class Standard:
     ) -> Collective:
         """The collective. max_count: only matters if the counts vary. roles: the rank of each.
         Errors: L101, L102, L112, L119."""
-        _check(self.title, ranks, chunks, roles, has_pairs=self.has_parts and not roles)
+        has_pairs = self.has_parts and not roles
+        _check(self.title, ranks, chunks, in_place, roles, has_pairs=has_pairs)
         ranks, chunks = int(ranks), int(chunks)
         if len({*roles.values()}) < len(roles):
             raise L101.error(
@@ -385,7 +394,7 @@ def Custom(
     chunks of a call's element count. The name of a standard collective, in any spelling, is
     reserved for this collective. Errors: L101, L102, L112, L116, L118.
     """
-    _check(name, ranks, chunks)
+    _check(name, ranks, chunks, in_place)
     inputs = _custom_sizes(name, ranks, input_chunks)
     outputs = _custom_sizes(name, ranks, output_chunks)
     start = offsets_of(inputs)

@@ -13,8 +13,14 @@ import numpy as np
 from sley.ir.happens_before import hazards
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, Edges, IntArray, distinct, ordered_by
+from sley.ir.words import Protocol
 from sley.verification.hangs import run_of
 from sley.verification.verifier import messages_of
+
+
+def kernel_waits(plan: Plan) -> Edges:
+    """The waits with which kernels execute a verified plan. Errors: as `needed_waits`."""
+    return needed_waits(plan) if plan.protocol in (Protocol.LL, Protocol.LL128) else plan.waits
 
 
 def needed_waits(plan: Plan) -> Edges:

@@ -34,8 +34,9 @@ def multiplied(array: Any, dtype: str, factor: float) -> Any:
     return kind.bits(product if kind.is_bits else product.astype(kind.array))
 
 
-def plan_of(name: str, protocol: sley.Protocol, in_place: bool) -> sley.Plan:
-    return sley.compile(build(name, ranks=RANKS, in_place=in_place), protocol=protocol)
+def plan_of(name: str, protocol: sley.Protocol, in_place: bool, **options: Any) -> sley.Plan:
+    program = build(name, ranks=RANKS, in_place=in_place)
+    return sley.compile(program, protocol=protocol, **options)
 
 
 def check(plan: sley.Plan, dtype: str, in_memory: bool = False) -> None:
@@ -61,7 +62,7 @@ def check(plan: sley.Plan, dtype: str, in_memory: bool = False) -> None:
     ("protocol", "name", "in_place", "dtype"),
     each_value(
         list(sley.Protocol),
-        ["ring-allreduce", "all-pairs-allreduce"],
+        ["ring-allreduce", "all-pairs-allreduce", "one-step-allreduce"],
         [False, True],
         ["float16", "float32", "bfloat16", "float8_e5m2", "int32", "uint64", "float64"],
     ),
@@ -69,7 +70,7 @@ def check(plan: sley.Plan, dtype: str, in_memory: bool = False) -> None:
 def test_inputs_are_multiplied_once(
     protocol: sley.Protocol, name: str, in_place: bool, dtype: str
 ) -> None:
-    check(plan_of(name, protocol, in_place), dtype)
+    check(plan_of(name, protocol, in_place, allocate="instance"), dtype)
 
 
 @pytest.mark.parametrize("protocol", [sley.Protocol.SIMPLE, sley.Protocol.DIRECT])

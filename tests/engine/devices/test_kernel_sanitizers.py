@@ -17,12 +17,12 @@ from support.devices.sanitized import START
 
 TESTS = Path(__file__).parents[2]
 SANITIZED = TESTS / "support" / "devices" / "sanitized.py"
-ADDRESSES = "simple:tasks:generated,ll128:tiles:interpreted,simple:switches:generated"
+ADDRESSES = "ll:runs:generated,ll128:tiles:interpreted,simple:switches:generated"
 EVERYTHING = [
     f"{protocol.name.lower()}:{plans}"
     for protocol in sley.Protocol
     for plans in ("tiles", "tasks", "library", "links")
-] + ["direct:holds", "simple:switches"]
+] + ["direct:holds", "simple:switches", "ll:runs"]
 BROKEN = [
     "simple:tiles:generated",
     "ll128:tiles:interpreted",
@@ -30,7 +30,7 @@ BROKEN = [
     "ll:tasks:interpreted",
     "simple:switches:generated",
 ]
-THREADS = ",".join([*BROKEN, "simple:tasks:interpreted", "direct:tiles:interpreted", "ll:links"])
+THREADS = ",".join([*BROKEN, "ll:runs:interpreted", "direct:tiles:interpreted", "ll:links"])
 """Every protocol, both engines and every kind of plan, with few texts to compile."""
 FLAGS = {  # -O0, because with these checks optimising takes longer than it saves
     "tsan": ("-O0", "-fsanitize=thread", "-DSLEY_RELEASE_MAY_BREAK"),

@@ -14,13 +14,19 @@ from hypothesis import strategies as st
 
 import sley
 from sley.engine import native
-from sley.engine.devices import Engine, Executor, Launching
+from sley.engine.devices import Engine, Executor, Launching, ThreadsDevice
 from sley.verification.scales import Scales
-from support.devices.device_calls import CHUNK_BYTES, Call, executor, wrong
+from support.devices.device_calls import CHUNK_BYTES, Call, executor, threads, wrong
+from support.devices.fibres import FIBRES
 from support.generators.examples import examples
 from support.generators.random_options import random_options
 from support.generators.random_plans import random_plan
-from support.generators.random_programs import RandomProgram, random_programs, returning_programs
+from support.generators.random_programs import (
+    RandomProgram,
+    exchanges,
+    random_programs,
+    returning_programs,
+)
 from support.generators.random_transfers import random_transfers, random_trees
 
 GUARD = -7
@@ -112,11 +118,13 @@ def check(
     engine: Engine,
     data: st.DataObject,
     ops: Sequence[sley.ReduceOp] = (sley.ReduceOp.SUM, sley.ReduceOp.AVG),
+    device: ThreadsDevice | None = None,
 ) -> None:
     """Two calls of different counts, at more slots than the plan needs, on arrays anywhere."""
     longest = int(plan.instructions.count.max(initial=1))
     on = executor(
         plan,
+        [device or threads()] * plan.collective.ranks,
         engine=engine,
         slots=plan.slots + data.draw(st.sampled_from([0, 1, 8])),
         # At least three lines: chunks at the places of others have three parts.
@@ -143,6 +151,21 @@ def test_random_programs_are_right_in_the_interpreter(plan: sley.Plan, data: st.
 @given(plans_by_hand(), st.data())
 def test_random_plans_are_right_in_the_interpreter(plan: sley.Plan, data: st.DataObject) -> None:
     check(plan, Engine.INTERPRETED, data, [sley.ReduceOp.AVG])
+
+
+@examples(12)
+@given(
+    exchanges(),
+    st.sampled_from(["LL", "LL", "Simple", "Direct"]),
+    st.sampled_from(["instance", "instance", "connection"]),
+    st.sampled_from([1, 2, 8]),
+    st.data(),
+)
+def test_random_exchanges_are_right_with_several_threads_of_a_block(
+    random: RandomProgram, protocol: str, allocate: str, slots: int, data: st.DataObject
+) -> None:
+    plan = sley.compile(random.program, protocol=protocol, allocate=allocate, slots=slots)
+    check(plan, Engine.INTERPRETED, data, [sley.ReduceOp.AVG], FIBRES)
 
 
 @examples(15)

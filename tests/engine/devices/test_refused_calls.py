@@ -93,7 +93,9 @@ def test_a_value_other_than_a_device_is_refused(devices: Any) -> None:
 
 def test_values_other_than_a_plan_and_an_exchange_are_refused() -> None:
     program: Any = build("ring-allreduce", ranks=RANKS)
+    none: Any = None
     refused("R514", lambda: Executor(program, [threads()] * RANKS), "Program")
+    refused("R514", lambda: Executor(none, [threads()] * RANKS), "a plan=None")
     no_function: Any = 3
     refused("R514", lambda: Executor(plan_of(), {0: threads()}, exchange=no_function))
 

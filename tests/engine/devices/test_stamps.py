@@ -8,6 +8,7 @@ import pytest
 import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine
+from sley.engine.kernels import Kernels
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.connections import Messages
@@ -20,9 +21,20 @@ from support.generators.sampling import each_value
 RANKS, COUNT, TOPOLOGY = 3, 3000, "1x3"
 
 
-@pytest.mark.parametrize(("protocol", "engine"), each_value(sley.Protocol, Engine))
-def test_blocks_note_when_they_do_what(protocol: sley.Protocol, engine: Engine) -> None:
-    plan = sley.compile(build("ring-allreduce", ranks=RANKS, in_place=True), protocol=protocol)
+@pytest.mark.parametrize(
+    ("protocol", "engine", "name"),
+    each_value([*sley.Protocol, "LL"], Engine, ["ring-allreduce"] * 4 + ["all-pairs-allreduce"]),
+)
+def test_blocks_note_when_they_do_what(
+    protocol: sley.Protocol | str, engine: Engine, name: str
+) -> None:
+    """Runs as their first instruction."""
+    program = build(name, ranks=RANKS, in_place=True)
+    plan = sley.compile(program, protocol=protocol, allocate="instance")
+    rows = np.arange(len(plan.instructions))
+    first = np.where(Kernels.of(plan).operands.runs.length > 0, rows, 0)
+    noted, number = np.unique(np.maximum.accumulate(first), return_inverse=True)
+    assert (len(noted) < len(rows)) is (name != "ring-allreduce")
     on = executor(plan, engine=engine, slot_bytes=2048, stamps=True)
     assert wrong(on, COUNT, "int32") == 0
     simulation = sley.simulate(plan, COUNT * DATA_TYPES["int32"].size_bytes, TOPOLOGY)
@@ -31,17 +43,15 @@ def test_blocks_note_when_they_do_what(protocol: sley.Protocol, engine: Engine) 
     assert e is not None
     assert found.tiles > 1
     ran = np.lexsort((e.tile, e.instruction))
-    assert np.array_equal(
-        e.instruction[ran], np.repeat(np.arange(len(plan.instructions)), found.tiles)
-    )
-    assert np.array_equal(e.tile[ran], np.tile(np.arange(found.tiles), len(plan.instructions)))
+    assert np.array_equal(e.instruction[ran], np.repeat(noted, found.tiles))
+    assert np.array_equal(e.tile[ran], np.tile(np.arange(found.tiles), len(noted)))
     assert (e.turn_us <= e.start_us).all()
     assert (e.start_us <= e.end_us).all()
     before = e.after != NONE
     assert (e.end_us[e.after[before]] <= e.turn_us[before]).all(), "a block does one at a time"
     assert (e.turn_us >= found.launch_us).all()
     assert (e.end_us <= b.end_us[plan.block[e.instruction]]).all()
-    ends, turns = e.end_us[ran].reshape(-1, found.tiles), e.turn_us[ran].reshape(-1, found.tiles)
+    ends, turns = (of[ran].reshape(-1, found.tiles)[number] for of in (e.end_us, e.turn_us))
     send = Messages.of(plan).send_of
     taken = send != NONE
     assert (ends[taken] >= turns[send[taken]]).all(), "a message is taken before it is sent"

@@ -15,6 +15,7 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Launching, LinkSet, Settings
 from sley.engine.devices.calls import PreparedCall
+from sley.engine.kernels import Kernels
 from support.checks.golden import Golden
 from support.devices.device_calls import executor, threads
 from support.mutants.plan_edits import swapped
@@ -57,21 +58,37 @@ def refused(code: str, call: Callable[[], Any]) -> str:
 
 
 def of_rank_0(plan: sley.Plan, count: int, **options: Any) -> tuple[Executor, PreparedCall]:
-    """Rank 0's executor and call, of two ranks in two "processes", which prepare together."""
+    """Rank 0's executor and call, of ranks in a "process" each, which prepare together."""
     options = {"engine": Engine.INTERPRETED, "timeout_s": SHORT_S, "slot_bytes": 256} | options
-    ons = apart(plan, [[0], [1]], **options)
+    ranks = range(plan.collective.ranks)
+    ons = apart(plan, [[rank] for rank in ranks], **options)
     calls: dict[int, PreparedCall] = {}
 
     def prepare(rank: int) -> None:
         calls[rank] = ons[rank].prepare(ons[rank].empty("int32", count))
 
-    together([lambda: prepare(0), lambda: prepare(1)])
+    together([lambda rank=rank: prepare(rank) for rank in ranks])
     return ons[0], calls[0]
 
 
-def alone(plan: sley.Plan, count: int, **options: Any) -> str:
-    """What a call says that rank 0 makes, and rank 1 doesn't."""
+def pretend(on: Executor, rank: int) -> None:
+    """Lets it look to rank 0 as if a rank had sent its first message of LL, and read all others."""
+    links, device, memory = on.links, on.links.ranks.devices[0], on.links.mailboxes[0]
+    c, boxes = links.kernels[0].operands.connections, links.boxes
+    rows, slots = boxes.rows(c), boxes.slots[sley.Protocol.LL]
+    words = np.tile(np.array([0, 1], np.uint32), links.slots_bytes[sley.Protocol.LL] // 8)
+    for row in rows[(c.src == rank) & (c.dst == 0)]:
+        device.write(memory, int(slots[row]), words.view(np.uint8))
+    for row in rows[(c.src == 0) & (c.dst == rank)]:
+        device.write(memory, int(boxes.consumed[row]), np.array([1 << 40]).view(np.uint8))
+
+
+def alone(plan: sley.Plan, count: int, there: int | None = None, **options: Any) -> str:
+    """What a call says that rank 0 makes, and no other rank; to rank 0 it looks as if rank `there`
+    did."""
     on, call = of_rank_0(plan, count, **options)
+    if there is not None:
+        pretend(on, there)
     start = time.monotonic()
     found = refused("K508", call)
     assert SHORT_S <= time.monotonic() - start < SHORT_S + 60
@@ -101,6 +118,29 @@ def test_a_message_that_never_comes_is_named(golden: Golden, protocol: str, engi
 def test_a_slot_that_is_never_free_is_named(golden: Golden, protocol: str) -> None:
     found = alone(one_way(protocol=protocol, slots=8), 1000, slots=8)
     golden("no_slot.txt", found + "\n")
+
+
+@pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
+def test_a_run_names_the_message_that_never_comes(engine: Engine) -> None:
+    program = build("one-step-allreduce", ranks=3, in_place=True)
+    plan = sley.compile(program, protocol="ll", allocate="instance")
+    assert Kernels.of(plan).operands.runs.length[:4].tolist() == [2, 0, 2, 0]
+    for there, late in ((1, 2), (2, 1)):
+        found = alone(plan, 10, there, engine=engine)
+        said = f"step {1 + late} (recv_reduce_copy) waits for a message from rank {late} on"
+        assert said in found
+
+
+@pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
+def test_a_run_names_the_slot_that_is_never_free(engine: Engine) -> None:
+    text = ONE_WAY + 'p.transfer(0, 2, 0, 0, "recv")\n'
+    collective = sley.Broadcast(3, 1, 0, in_place=True)
+    plan = plan_of(text, collective, protocol="ll", allocate="instance")
+    assert Kernels.of(plan).operands.runs.length[:2].tolist() == [2, 0]
+    for there, late in ((1, 2), (2, 1)):
+        found = alone(plan, 1000, there, engine=engine)
+        assert f"step {late - 1} (send), tile 8" in found
+        assert f"step {late - 1} (send) waits for a free slot to rank {late} on" in found
 
 
 def test_an_instruction_sends_the_slices_of_its_tile_in_a_row() -> None:

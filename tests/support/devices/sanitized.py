@@ -25,8 +25,8 @@ START = "== "
 def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, ...]]]:
     """Plans, and the engines that run them. "tiles": tile by tile, one block a rank. "tasks":
     instruction by instruction, in blocks that wait for one another. "holds": blocks that wait until
-    others have read a place. "switches": reductions and multicasts of a switch. "library": every
-    algorithm, in the interpreter."""
+    others have read a place. "runs": instructions that are executed as one. "switches": reductions
+    and multicasts of a switch. "library": every algorithm, in the interpreter."""
     if name == "library":
         for algorithm in SIZED:
             size = sizes(algorithm)[min(2, len(sizes(algorithm)) - 1)]
@@ -39,6 +39,14 @@ def plans(name: str, protocol: str) -> Iterator[tuple[sley.Plan, tuple[Engine, .
     if name == "tiles":
         ring = build("ring-allreduce", ranks=3, in_place=True)
         yield sley.compile(ring, protocol=protocol), tuple(Engine)
+        return
+    if name == "runs":
+        program = build("all-pairs-allreduce", ranks=4, in_place=False)
+        plan = sley.compile(program, protocol=protocol, allocate="instance")
+        runs = Kernels.of(plan).operands.runs
+        assert (runs.length > 1).sum() == 3 * 4
+        assert runs.kept.any()
+        yield plan, tuple(Engine)
         return
     if name == "switches":
         program = build("nvls-allreduce", ranks=3, in_place=False)

@@ -193,6 +193,30 @@ def returning_programs(draw: st.DrawFn) -> RandomProgram:
     return _random_program(operations, model, ranks, chunks, cut=1, in_place=True)
 
 
+@st.composite
+def exchanges(draw: st.DrawFn) -> RandomProgram:
+    """Programs of steps in which a rank, or every rank, sends a chunk to some others, or copies and
+    sums what some others have, or its own: neighbours that kernels execute as one."""
+    ranks, chunks = draw(st.integers(2, 5)), draw(st.integers(1, 3))
+    model = Model(ranks, chunks, draw(st.booleans()))
+    operations: list[Operation] = []
+    places = st.tuples(st.sampled_from(BUFFERS), st.integers(0, chunks - 1))
+    for _ in range(draw(st.integers(1, 6))):
+        sends, near, far = draw(st.booleans()), draw(places), draw(places)
+        steps = draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=4, unique=True))
+        adds = draw(st.lists(st.booleans(), min_size=4, max_size=4))
+        for rank in range(draw(st.sampled_from([1, ranks]))):
+            for step, reduces in zip(steps, adds, strict=False):
+                ends = (rank, *near), ((rank + step) % ranks, *far)
+                src, dst = ends if sends else ends[::-1]
+                if model.key(src) == model.key(dst) or not model.holds(src, 1):
+                    continue
+                kind = "reduce" if reduces and model.holds(dst, 1) else "copy"
+                operations.append(Operation(kind, src, dst, 1, None, 1))
+                model.apply(operations[-1])
+    return _random_program(operations, model, ranks, chunks, 1, model.in_place)
+
+
 def _operation(
     draw: st.DrawFn,
     model: Model,

@@ -193,9 +193,9 @@ class Executor:
         """A simulation of the executor's plan with the times of its last call instead, which must
         be done, as blocks noted them: so reports and traces of simulations show it. Times count
         from the begin of the first block; its launch ends when a block has read what it begins
-        with. A block notes its first thousand executions; words of LL and LL128 are waited for
-        while data move. Blocks of other processes have none; clocks of several GPUs may differ.
-        R514 without `Settings.stamps`, or for another plan."""
+        with. A block notes its first thousand executions, a run as its first instruction; words of
+        LL and LL128 are waited for while data move. Blocks of other processes have none; clocks of
+        several GPUs may differ. R514 without `Settings.stamps`, or for another plan."""
         if self._stamps is None:
             raise R514.error(expected="Settings(stamps=True)", found="blocks that note no times")
         return self._stamps.timeline(simulation)

@@ -44,8 +44,9 @@ class LinkSet(LinkLayout):
         largest_bytes: Sequence[int | None] = (),
     ) -> None:
         self.settings = Settings() if settings is None else instance(settings, Settings, "settings")
+        count = _ranks_of(plans)
         has_lines = any(plan.protocol is Protocol.LL128 for plan in plans)
-        self.ranks = ranks = DeviceRanks(_ranks_of(plans), devices, exchange, has_lines=has_lines)
+        self.ranks = ranks = DeviceRanks(count, devices, exchange, has_lines=has_lines)
         self.timeout_s = self.settings.timeout_of(is_one_process=ranks.is_one_process)
         with ranks.telling():
             if self.settings.launching is Launching.BY_RANK:

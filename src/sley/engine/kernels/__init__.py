@@ -3,10 +3,10 @@ primitives (ResCCL 4.5, MSCCLang 6).
 
 `source` makes the whole text of the kernel of sends and receives, and of a plan's kernels from
 `operands`, a plan's instructions as arguments of the primitives (with the waits of
-`verification.flagged`); `switches` finds the groups whose messages a switch can move, `averages`
-where AVG divides, `runs` which instructions are executed as one. `kinds` groups blocks that run the
-same code, `text` writes that code, and `formulas` the numbers in it. `prebuilt` finds machine code
-that was compiled ahead.
+`verification.flagged`, and the runs of `verification.runs`); `switches` finds the groups whose
+messages a switch can move, `averages` where AVG divides. `kinds` groups blocks that run the same
+code, `text` writes that code, and `formulas` the numbers in it. `prebuilt` finds machine code that
+was compiled ahead.
 """
 
 from sley.engine.kernels.source import (

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.engine.kernels.averages import Averages
-from sley.engine.kernels.runs import Runs, View
 from sley.engine.kernels.switches import bundles
 from sley.errors import SleyError
 from sley.ir.connections import Connections, Messages
@@ -24,9 +23,10 @@ from sley.ir.tables import (
     Value,
     offsets_of,
 )
-from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer, Protocol
+from sley.ir.words import READS_SOURCE, SENDS, WRITES_DESTINATION, Buffer
 from sley.verification.direct import pulls
-from sley.verification.flagged import needed_waits
+from sley.verification.flagged import kernel_waits
+from sley.verification.runs import Runs
 from sley.verification.scales import Scales
 
 NOWHERE = 3
@@ -92,10 +92,6 @@ class Places:
     memory: ByteArray
     chunk: IntArray
 
-    def rows(self) -> list[tuple[int, int]]:
-        """The memory and the chunk of each."""
-        return list(zip(self.memory.tolist(), self.chunk.tolist(), strict=True))
-
 
 @dataclass(frozen=True)
 class Conditions:
@@ -150,38 +146,24 @@ def operands(plan: Plan) -> Operands:
     sent = messages.send_of
     has_source = (sent != NONE) & found.pulled[np.maximum(sent, 0)]
     at = np.where(has_source, sent, 0)
-    waits = needed_waits(plan) if plan.protocol in (Protocol.LL, Protocol.LL128) else plan.waits
+    waits = kernel_waits(plan)
     posts = np.zeros(len(t), bool)
     posts[waits.target] = True
-    src = _places(plan, plan.rank, t.src_buffer, t.src_index, READS_SOURCE[t.op])
-    dst = _places(plan, plan.rank, t.dst_buffer, t.dst_index, WRITES_DESTINATION[t.op])
-    conditions = _conditions(plan, messages.connections, sends, waits, found.holds)
-    homes = Homes.of(plan, messages)
-    view = View(
-        plan=plan,
-        messages=messages,
-        src=src.rows(),
-        dst=dst.rows(),
-        waits=(waits.target, waits.source),
-        starts=np.diff(conditions.offset) > 0,
-        posts=posts,
-        is_plain=not homes.misplaced and not len(plan.groups),
-    )
     return Operands(
         plan=plan,
         connections=messages.connections,
         sends=sends,
         receives=receives,
-        src=src,
-        dst=dst,
+        src=_places(plan, plan.rank, t.src_buffer, t.src_index, READS_SOURCE[t.op]),
+        dst=_places(plan, plan.rank, t.dst_buffer, t.dst_index, WRITES_DESTINATION[t.op]),
         pulled=_places(plan, plan.rank[at], found.buffer[at], found.index[at], has_source),
         stays=found.pulled & SENDS[t.op],
-        conditions=conditions,
+        conditions=_conditions(plan, messages.connections, sends, waits, found.holds),
         posts=posts,
         averages=_averages(plan, messages),
         scales=_scales(plan),
-        homes=homes,
-        runs=Runs.of(view),
+        homes=Homes.of(plan, messages),
+        runs=Runs.of(plan, messages, waits, found.holds),
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from sley.engine.kernels.kinds import Kinds, kinds
 from sley.engine.kernels.operands import Operands, operands
-from sley.engine.kernels.runs import MOST_ROWS
 from sley.engine.kernels.switches import reduction
 from sley.engine.kernels.text import text_of
 from sley.engine.types import DATA_TYPES
@@ -25,6 +24,7 @@ from sley.ir.groups import without_groups
 from sley.ir.plan import Plan
 from sley.ir.tables import LongArray
 from sley.ir.words import Protocol, ReduceOp
+from sley.verification.runs import MOST_ROWS
 
 KERNELS = ("sley_run", "sley_divide", "sley_place")
 """The kernels in every text: the plan's, what AVG divides at the end, and what brings the memories

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sley.ir.connections import Messages
+from sley.ir.cut import Homes
 from sley.ir.graph import strong_components
 from sley.ir.plan import Plan
-from sley.ir.tables import BoolArray, IntArray, Value
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, Value
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -35,9 +36,6 @@ from sley.ir.words import (
 MOST_ROWS = 32
 """The most instructions of a run: their addresses are in a block's shared memory
 (`primitives/runs.hpp`)."""
-
-_Place = tuple[int, int]
-"""A memory and a chunk in it, as in `Places`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,15 +56,16 @@ class Runs(Value):
     kept: BoolArray
 
     @classmethod
-    def of(cls, view: View) -> Runs:
-        """The runs of a verified plan."""
-        number = len(view.plan.instructions)
+    def of(cls, plan: Plan, messages: Messages, waits: Edges, holds: Edges) -> Runs:
+        """The runs of a verified plan, whose instructions have these waits (`kernel_waits`) and
+        holds (`sley.verification.direct.pulls`)."""
+        view = _View.of(plan, messages, waits, holds)
+        number = len(plan.instructions)
         length = np.ones(number, np.int32)
         first, second, kept = (np.zeros(number, bool) for _ in range(3))
         candidates = _candidates(view)
-        while candidates and (stuck := _in_cycles(view, candidates)):
-            candidates = [rows for rows in candidates if rows.start not in stuck]
-        for rows in candidates:
+        stuck = _in_cycles(view, candidates)
+        for rows in (rows for rows in candidates if rows.start not in stuck):
             length[rows.start : rows.stop] = 0
             length[rows.start] = len(rows)
             for row, taken in _taken_from_registers(view, rows):
@@ -76,26 +75,41 @@ class Runs(Value):
 
 
 @dataclass(frozen=True)
-class View:
-    """What runs depend on, of a plan and its operands.
+class _View:
+    """What runs depend on, of a plan.
 
-    src, dst: of each instruction the memory and the chunk, (NOWHERE, 0) without. waits: the
-    (earlier, later) instructions of each condition; starts: bool, whether an instruction has a
-    condition; posts: whether others wait for it. is_plain: whether instructions may be in runs at
-    all.
+    src, dst: of each instruction the cell of its first chunk, NONE without. waits: between
+    instructions; starts: bool, whether an instruction has a condition; posts: whether others wait
+    for it. is_plain: whether instructions may be in runs at all.
     """
 
     plan: Plan
     messages: Messages
-    src: list[_Place]
-    dst: list[_Place]
-    waits: tuple[IntArray, IntArray]
+    src: list[int]
+    dst: list[int]
+    waits: Edges
     starts: BoolArray
     posts: BoolArray
     is_plain: bool
 
+    @classmethod
+    def of(cls, plan: Plan, messages: Messages, waits: Edges, holds: Edges) -> _View:
+        op, rows = plan.instructions.op, np.arange(len(plan.instructions))
+        starts, posts = np.zeros((2, len(rows)), bool)
+        starts[waits.source] = starts[holds.source] = posts[waits.target] = True
+        return cls(
+            plan=plan,
+            messages=messages,
+            src=np.where(READS_SOURCE[op], plan.source_cells(rows), NONE).tolist(),
+            dst=np.where(WRITES_DESTINATION[op], plan.destination_cells(rows), NONE).tolist(),
+            waits=waits,
+            starts=starts,
+            posts=posts,
+            is_plain=not len(plan.groups) and not Homes.of(plan, messages).misplaced,
+        )
 
-def _candidates(view: View) -> list[range]:
+
+def _candidates(view: _View) -> list[range]:
     """The longest runs of each block, as if none had to wait for another."""
     plan = view.plan
     if (
@@ -122,12 +136,13 @@ def _candidates(view: View) -> list[range]:
 class _Candidate:
     """A run that grows by one instruction after another."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: _View) -> None:
         self._view = view
         self._rows = 0
         self._receives = self._sends = self._ends = False
-        self._written: set[_Place] = set()
-        self._last: set[_Place] = set()  # the places of the last result
+        self._written: set[int] = set()
+        self._last: set[int] = set()  # the places of the last result
+        self._peers: set[tuple[int, int, int]] = set()  # at the other ends of connections
 
     def takes(self, row: int) -> bool:
         """Whether the instruction belongs to the run, which then has it."""
@@ -145,6 +160,13 @@ class _Candidate:
             return False
         if sends and not receives and self._receives and src not in self._last:
             return False
+        # Each row has a thread that counts its messages, so two rows of one connection would count
+        # in any order.
+        channel = int(t.channel[row])
+        peers = {(0, int(t.recv_peer[row]), channel)} if receives else set()
+        peers |= {(1, int(t.send_peer[row]), channel)} if sends else set()
+        if peers & self._peers:
+            return False
         # A thread loads all operands before it stores a result.
         loaded = set(_operands(op, src, dst)) - self._last
         if len(loaded) > 1 or loaded & self._written:
@@ -153,13 +175,14 @@ class _Candidate:
         self._receives |= receives
         self._sends |= sends
         self._ends = bool(view.posts[row])
+        self._peers |= peers
         self._last = _places_of_result(op, src, dst)
         if WRITES_DESTINATION[op]:
             self._written.add(dst)
         return True
 
 
-def _operands(op: Op, src: _Place, dst: _Place) -> Iterator[_Place]:
+def _operands(op: Op, src: int, dst: int) -> Iterator[int]:
     """The places that an instruction reads, in the order of its operands."""
     if op is Op.REDUCE:
         yield dst
@@ -167,7 +190,7 @@ def _operands(op: Op, src: _Place, dst: _Place) -> Iterator[_Place]:
         yield src
 
 
-def _places_of_result(op: Op, src: _Place, dst: _Place) -> set[_Place]:
+def _places_of_result(op: Op, src: int, dst: int) -> set[int]:
     """The places that hold the result of an instruction after it."""
     found = {dst} if WRITES_DESTINATION[op] else set()
     if op in (Op.SEND, Op.COPY, Op.COPY_SEND):
@@ -175,16 +198,16 @@ def _places_of_result(op: Op, src: _Place, dst: _Place) -> set[_Place]:
     return found
 
 
-def _taken_from_registers(view: View, rows: range) -> Iterator[tuple[int, list[bool]]]:
+def _taken_from_registers(view: _View, rows: range) -> Iterator[tuple[int, list[bool]]]:
     """The instructions of a run, and of each operand whether it is the result before."""
-    last: set[_Place] = set()
+    last: set[int] = set()
     for row in rows:
         op, ends = Op(int(view.plan.instructions.op[row])), (view.src[row], view.dst[row])
         yield row, [place in last for place in _operands(op, *ends)]
         last = _places_of_result(op, *ends)
 
 
-def _is_overwritten(view: View, row: int, rows: range) -> bool:
+def _is_overwritten(view: _View, row: int, rows: range) -> bool:
     """Whether the next instruction of the run overwrites the result."""
     ops, after = view.plan.instructions.op, row + 1
     if after not in rows or not (WRITES_DESTINATION[ops[row]] and WRITES_DESTINATION[ops[after]]):
@@ -192,24 +215,24 @@ def _is_overwritten(view: View, row: int, rows: range) -> bool:
     return view.dst[after] == view.dst[row]
 
 
-def _is_private(view: View, row: int, rows: range) -> bool:
+def _is_private(view: _View, row: int, rows: range) -> bool:
     """Whether the result is in scratch, and of all instructions of the rank only the next one of
     the run reads it, from a register."""
-    plan, place = view.plan, view.dst[row]
-    ops, count = plan.instructions.op, plan.instructions.count
-    if not WRITES_DESTINATION[ops[row]] or place[0] != Buffer.SCRATCH:
+    plan, place, t = view.plan, view.dst[row], view.plan.instructions
+    if not WRITES_DESTINATION[t.op[row]] or t.dst_buffer[row] != Buffer.SCRATCH:
         return False
     first, end = (int(plan.block_offset[b]) for b in plan.rank_block[plan.rank[row] :][:2])
     return not any(
-        memory == place[0] and chunk <= place[1] < chunk + count[other]
+        cell <= place < cell + t.count[other]
         for other in range(first, end)
         if other != row + 1 or other not in rows
-        for memory, chunk in _operands(Op(int(ops[other])), view.src[other], view.dst[other])
+        for cell in _operands(Op(int(t.op[other])), view.src[other], view.dst[other])
     )
 
 
-def _in_cycles(view: View, candidates: list[range]) -> set[int]:
-    """The first rows of the runs that wait for themselves, if each run is one execution."""
+def _in_cycles(view: _View, candidates: list[range]) -> set[int]:
+    """The first rows of the runs that wait for themselves, if each run is one execution. Without
+    these there is no cycle: of instructions alone, a proven plan has none."""
     plan, messages = view.plan, view.messages
     execution = np.arange(len(plan.instructions))
     for rows in candidates:
@@ -217,9 +240,8 @@ def _in_cycles(view: View, candidates: list[range]) -> set[int]:
     follows = np.flatnonzero(plan.step > 0)
     reuses = np.flatnonzero(messages.number >= plan.slots)  # the slots of messages before
     freed = messages.receive[reuses - plan.slots]
-    earlier, later = view.waits
-    before = np.concatenate([follows - 1, earlier, messages.send, freed])
-    after = np.concatenate([follows, later, messages.receive, messages.send[reuses]])
+    before = np.concatenate([follows - 1, view.waits.target, messages.send, freed])
+    after = np.concatenate([follows, view.waits.source, messages.receive, messages.send[reuses]])
     source, target = execution[before], execution[after]
     apart = source != target
     component = strong_components(len(execution), source[apart], target[apart])
