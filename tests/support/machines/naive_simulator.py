@@ -161,7 +161,10 @@ class Naive:
         gpus = max(Counter(self.topology.node.tolist()).values())
         turns = min(model.launch_gpus, gpus) - 1
         launch: float = model.launch_us[self.plan.protocol]
-        return launch + turns * model.host_launch_us
+        ranks = self.plan.block_rank.tolist()
+        place = self.topology.node if self.topology.shared_memory else range(self.topology.ranks)
+        blocks = max(Counter(place[rank] for rank in ranks).values(), default=0)
+        return launch + turns * model.host_launch_us + blocks * model.block_us
 
     @property
     def near_us(self) -> float:
