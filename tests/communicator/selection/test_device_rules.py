@@ -119,11 +119,12 @@ def test_the_protocol_follows_size_and_links() -> None:
 def test_on_one_device_large_messages_are_read_in_place() -> None:
     found = rows("all_reduce", 4, is_one_device=True)
     made = {"protocol": "Direct", "instances": 32, "allocate": "instance"}
-    assert found[-1].recipe.options == made
+    assert (found[-1].recipe.name, found[-1].recipe.options) == ("all-pairs-allreduce", made)
     # Measured on an H100: LL at 256 KB, read in place at 4 MB.
     of_256k = next(row for row in found if row.sizes.covers(256 << 10))
     assert of_256k.recipe.options["protocol"] == "LL"
-    assert found[-1].sizes.begin_bytes <= 4 << 20
+    of_4m = next(row for row in found if row.sizes.covers(4 << 20))
+    assert of_4m.recipe.options["protocol"] == "Direct"
     assert protocols("gather", 3, is_one_device=True)[-1] == "Direct"
 
 
