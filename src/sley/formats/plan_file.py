@@ -56,7 +56,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import Buffer, LoopOrder, Protocol, is_integer, is_real
 
 MAGIC = b"sleyplan"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 """The version of the files that are written, see above."""
 
 _START = struct.Struct("<8sHHIQII")
