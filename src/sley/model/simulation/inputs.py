@@ -81,7 +81,8 @@ class LoopInputs:
     launch_us, wait_us, decode_us: cost of a call with its start-up, of an instruction that waits,
         of any instruction.
     slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
-    least_slice_bytes: the least size of a part.
+    least_slice_bytes: the least size of a part. whole_posts: whether proxies post whole messages to
+        the network: those whose parts only flags announce.
     """
 
     block_offset: LongArray
@@ -116,6 +117,7 @@ class LoopInputs:
     slices: int
     overhead_bytes: float
     least_slice_bytes: float
+    whole_posts: bool
 
     @cached_property
     def send(self) -> IntArray:
@@ -149,8 +151,9 @@ class LoopInputs:
         before = np.where(routes.remote, model.post_share, 0.0)
         local, nop = (t.op == Op.COPY) | (t.op == Op.REDUCE), t.op == Op.NOP
         single = local | nop | (not plan.per_chunk)
+        efficiency = model.wire_efficiency[plan.protocol]
         # Data that stays in its rank carries no protocol flags.
-        carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * ~nop
+        carried = np.where(local, efficiency, 1.0) * ~nop
         c = routes.connections
         sends, receives = (ends.by_instruction(len(t)) for ends in (c.sending, c.receiving))
         return cls(
@@ -185,7 +188,8 @@ class LoopInputs:
             decode_us=model.decode_us if interpreter else 0.0,
             slices=int(model.slices[plan.protocol]),
             overhead_bytes=model.part_overhead_bytes,
-            least_slice_bytes=model.least_slice_bytes / model.wire_efficiency[plan.protocol],
+            least_slice_bytes=model.least_slice_bytes[plan.protocol] / efficiency,
+            whole_posts=plan.protocol in (Protocol.LL, Protocol.LL128),
         )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_EXECUTIONS = 10**8
 """Bound on instructions times tiles: each takes some fifty bytes and half a microsecond."""
 
-STEADY = 24
+STEADY = 32
 """Tiles from which on the time of a call grows by the same amount with each further tile: by then
 every connection has filled and emptied its slots, and the slowest of them decides."""
 
