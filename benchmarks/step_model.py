@@ -187,6 +187,7 @@ def estimated_model(
         tile_bytes=ByProtocol.same(data_bytes(slices * slot_bytes, plan.protocol)),
         slices=ByProtocol.same(slices),
         wait_us=latencies.fence_us + latencies.cache_us,
+        runs=1,
         interpreter_loss=0.0,
         decode_us=0.15,
     )

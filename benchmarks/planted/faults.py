@@ -597,6 +597,12 @@ FAULTS: tuple[Fault, ...] = (
         "Op.RECV_REDUCE_SEND: (3, 1),",
     ),
     _fault(
+        "simulator inputs: what a run keeps in registers is stored",
+        "model/simulation",
+        "saved = runs.first.astype(np.int64) + runs.second + runs.kept",
+        "saved = runs.first.astype(np.int64) + runs.second",
+    ),
+    _fault(
         "event loop: a slot is free again without latency",
         "model/simulation native",
         "push(now_ + ends_.credit_us[take], direct ? Kind::free : Kind::clear, take);",

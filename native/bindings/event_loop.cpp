@@ -31,6 +31,7 @@ SimulatorPlan make_plan(const Inputs& inputs) {
     plan.kind = column<std::int32_t>(inputs, "kind");
     plan.wait_offset = column<std::int64_t>(inputs, "wait_offset");
     plan.wait_target = column<std::int32_t>(inputs, "wait_target");
+    plan.begin_us = column<double>(inputs, "begin_us");
     plan.instruction_major = attribute<bool>(inputs, "instruction_major");
     return plan;
 }
@@ -42,8 +43,6 @@ SimulatorSettings make_settings(const Inputs& inputs) {
     s.least_slice_bytes = attribute<double>(inputs, "least_slice_bytes");
     s.whole_posts = attribute<bool>(inputs, "whole_posts");
     s.launch_us = attribute<double>(inputs, "launch_us");
-    s.wait_us = attribute<double>(inputs, "wait_us");
-    s.decode_us = attribute<double>(inputs, "decode_us");
     s.links = attribute<std::int32_t>(inputs, "links");
     return s;
 }

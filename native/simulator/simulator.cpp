@@ -252,7 +252,7 @@ bool Simulator::may_begin(std::int32_t block) {
         return false;
     }
     b.at.paid = true;
-    const double cost = settings_.decode_us + (b.at.waits.empty() ? 0 : settings_.wait_us);
+    const double cost = plan_.begin_us[b.instruction];
     if (cost == 0) return true;
     enter(block, State::overhead);
     push(now_ + cost, Kind::resume, block);

@@ -26,6 +26,7 @@ struct SimulatorPlan {
     std::vector<std::int32_t> kind;           // the class of its flows; kNone: it moves nothing
     std::vector<std::int64_t> wait_offset;    // CSR: instruction -> instructions it waits for
     std::vector<std::int32_t> wait_target;
+    std::vector<double> begin_us;             // of an execution, after its waits
     bool instruction_major = false;
 };
 
@@ -49,7 +50,7 @@ struct SimulatorSettings {
     double least_slice_bytes = 0;
     bool whole_posts = false;   // whether proxies post whole messages, not their parts
     double overhead_bytes = 0;  // of every part, besides its data
-    double launch_us = 0, wait_us = 0, decode_us = 0;
+    double launch_us = 0;
     std::int32_t links = 0;  // the load of resources 0 to links - 1 is recorded
 };
 

@@ -21,6 +21,7 @@ from sley.compiler.space import Space, candidates
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
+from sley.topologies.one_gpu import ONE_H100
 from support.generators.examples import examples
 
 NDV4 = sley.topologies.ndv4()
@@ -110,6 +111,17 @@ def test_small_calls_take_ll_and_large_ones_another_protocol() -> None:
     assert first.plan.protocol is sley.Protocol.LL
     assert last.plan.protocol is not sley.Protocol.LL
     assert last.plan.blocks_per_rank >= first.plan.blocks_per_rank
+
+
+def test_the_table_has_the_threads_of_sleys_kernels() -> None:
+    """The kernels of other models have numbers of their own."""
+    programs = [sley.algorithms.ring_allreduce(2)]
+    found = sley.choose(programs, ["1K", "16M"], ONE_H100.topology(2), protocol="LL", **INSTANCES)
+    head, *rows = [line.split() for line in str(found.show()).splitlines() if line[0] != "#"]
+    assert head[head.index("blocks") + 1] == "threads"
+    assert rows[0][-7:-4] == ["128", "to", "512"]
+    assert rows[-1][-5] == "512"
+    assert "threads" not in str(sley.choose(RING, "1K", NDV4, protocol="LL", **INSTANCES).show())
 
 
 def test_equally_fast_ones_are_told_by_their_blocks() -> None:

@@ -41,6 +41,7 @@ SimulatorPlan plan_of(const std::vector<std::vector<Row>>& blocks, bool instruct
             plan.receive_offset.push_back(static_cast<std::int64_t>(plan.receive_target.size()));
             plan.messages.push_back(1);
             plan.chunks.push_back(1);
+            plan.begin_us.push_back(row.waits.empty() ? 0 : 1);
             plan.kind.push_back(row.send == kNone ? 0 : 1 + row.send);
             plan.wait_target.insert(plan.wait_target.end(), row.waits.begin(), row.waits.end());
             plan.wait_offset.push_back(static_cast<std::int64_t>(plan.wait_target.size()));
@@ -117,7 +118,6 @@ void check_rings() {
         // lets the fused ones pass.
         settings.slots = 1 + (instruction_major ? settings.tiles : 1);
         settings.launch_us = 3;
-        settings.wait_us = settings.decode_us = 0.25;
         auto simulator = simulator_of(plan_of(blocks, instruction_major), ranks, remote, settings,
                                       8, variant & 32 ? 0.5 : 0);
         const auto result = simulator.run();
@@ -146,7 +146,6 @@ void check_rings() {
 void check_waits_and_hangs() {
     SimulatorSettings settings;
     settings.tile_bytes = settings.last_tile_bytes = 100;
-    settings.wait_us = 1;
     const std::vector<std::vector<Row>> blocks{{{}}, {{0, kNone, {0}}}, {{kNone, kNone, {0}}},
                                                {{kNone, 0}}};
     auto simulator = simulator_of(plan_of(blocks, false), 1, false, settings, 5, 0);

@@ -21,7 +21,6 @@ from sley.model.simulation import Simulation
 from sley.report.tables import table_lines
 from sley.topologies import machine_names
 
-
 APART = 1.5
 """How many times the simulation and NCCL's estimate may differ. Of 54 published times from 1M up
 where they did by more, 44 were more than 1.5 times off the simulation; of 150 others, 20."""
@@ -76,8 +75,8 @@ def note_other_opinions(
             parts.append(f"{size_text(size)} {estimate_us:.0f} us, not {time_us:.0f}")
     if parts:
         print_note(
-            f"NCCL's own estimates differ more than {APART:g} times: {'; '.join(parts)}. Where they "
-            "do, published times of 1M and more were mostly nearer to NCCL's"
+            f"NCCL's own estimates differ more than {APART:g} times: {'; '.join(parts)}; most "
+            "published times from 1M up have been far from the simulation there"
         )
 
 

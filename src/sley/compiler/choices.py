@@ -19,7 +19,7 @@ from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.model.bounds import Bound
 from sley.model.simulation.result import errors_text
-from sley.report.limit import blocks_text
+from sley.report.limit import blocks_text, threads_of
 from sley.report.tables import Text, table_lines
 
 MARGIN = 0.06
@@ -198,6 +198,8 @@ class Choices:
         compiled = zip(
             ("schedule", "allocate", "channels", "instances"), map(str, made), strict=True
         )
+        ends = (choice.begin.size_bytes, choice.end.size_bytes)
+        threads = {threads_of(choice.plan, self.topology, size): None for size in ends}
         return {
             "from": size_text(choice.begin.size_bytes),
             "to": end,
@@ -205,6 +207,7 @@ class Choices:
             "protocol": choice.plan.protocol.value,
             **dict(compiled),
             "blocks": str(choice.plan.blocks_per_rank),
+            **({} if None in threads else {"threads": " to ".join(map(str, threads))}),
             "us at from": f"{choice.begin.time_us:.1f}",
             "us at to": f"{choice.end.time_us:.1f}",
             "GB/s at to": f"{choice.end.algbw_GBps:.2f}",

@@ -138,6 +138,9 @@ class CostModel:
         it waits until its writes are visible before it announces them (Simple: all of it, as NCCL's
         tuner adds it to the time of the data; LL and LL128 carry flags with the data); not over the
         network, where a proxy sends.
+    runs: 1 if kernels execute neighbouring instructions as one where they can, word by word
+        (sley's; docs/kernels.md); 0 if one after another (NCCL's and MSCCL's).
+    block_us: the time by which each thread block of a GPU delays a call (0: no published value).
     decode_us: the time of an interpreter to read an instruction (0: no published value).
     interpreter_loss: the share of a block's rate that an interpreter costs (ResCCL, figure 3:
         17.1 % of the bandwidth on average).
@@ -180,6 +183,8 @@ class CostModel:
     part_overhead_bytes: float = _number(0.0, origin="assumption")
     wait_us: float = _number(0.5, origin="assumption")
     fence_share: ByProtocol = _number(0.0, 0.0, 1.0, most=1.0, origin="assumption")
+    runs: float = _number(0, whole=True, most=1, origin="NCCL's kernels")
+    block_us: float = _number(0.0, origin="assumption")
     decode_us: float = _number(0.0, origin="assumption")
     interpreter_loss: float = _number(0.171, most=0.99, origin="ResCCL, figure 3")
     contention: float = _number(0.0, origin="assumption")

@@ -162,6 +162,18 @@ def blocks_text(blocks: int) -> str:
     )
 
 
+def threads_of(plan: Plan, topology: Topology, size_bytes: int) -> int | None:
+    """The threads of a block for a call by sley's kernels; None if the topology's cost model is of
+    others."""
+    from sley.engine.devices.settings import Settings
+
+    if not topology.model.runs:
+        return None
+    c, shared = plan.collective, topology.shared_memory
+    message = size_bytes / c.blocks / c.chunks * int(plan.instructions.count.max(initial=1))
+    return Settings().threads_for(plan.protocol, message, is_one_device=shared)
+
+
 def _alone_us(s: Simulation, inputs: LoopInputs) -> FloatArray:
     """float64 (critical executions,): how long each moves data if nothing shares its links."""
     path, row = s.critical, s.critical.instruction

@@ -23,7 +23,7 @@ from sley.report.analysis import (
     longest_steps,
     times_by_line,
 )
-from sley.report.limit import blocks_text, limit_of
+from sley.report.limit import blocks_text, limit_of, threads_of
 
 STEPS = 12
 """The most steps of the critical path in the text."""
@@ -140,7 +140,9 @@ def _block_lines(s: Simulation) -> list[str]:
         label = f"{number}, {block_name(s.plan, worst)}"
         lines.append(f"{name:<{_WIDTH}} {shares}  {label}")
     most = s.plan.blocks_per_rank
-    lines.append(_pair("blocks", f"{blocks}, at most {most} on a rank"))
+    threads = threads_of(s.plan, s.topology, s.size_bytes)
+    of = f", of {threads} threads" if threads else ""
+    lines.append(_pair("blocks", f"{blocks}, at most {most} on a rank{of}"))
     if remark := blocks_text(most):
         lines.append(_pair("", remark))
     lines.append(_pair("alike", alike_text(s)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.topology import Topology
@@ -27,6 +28,7 @@ class OneGPU:
         and of each further one.
     share: of a block's rate by protocol.
     memory_GBps: of the memory, read and written.
+    block_us: by which each block of all ranks delays a call.
     wait_us: of a wait for another block of the rank. fence_share: of a step of Simple.
     decode_us, loss: what the interpreter takes for an instruction, and of a block's rate.
     """
@@ -39,10 +41,21 @@ class OneGPU:
     warp_us: float
     share: ByProtocol
     memory_GBps: float  # noqa: N815 - a unit
+    block_us: float
     wait_us: float
     fence_share: float
     decode_us: float
     loss: float
+
+    @property
+    def kernels(self) -> dict[str, Any]:
+        """What a cost model of any GPUs says of sley's kernels alone."""
+        return {
+            "runs": 1,
+            "block_us": self.block_us,
+            "decode_us": self.decode_us,
+            "interpreter_loss": self.loss,
+        }
 
     def topology(self, ranks: int, threads: int = _THREADS) -> Topology:
         """The GPU as a machine of so many ranks, whose blocks have so many threads."""
@@ -61,12 +74,12 @@ class OneGPU:
             fence_share=ByProtocol(0.0, 0.0, self.fence_share),
             wire_efficiency=self.share,
             tile_bytes=ByProtocol(64 << 10, 120 << 10, 128 << 10),
+            slices=ByProtocol(1, 1, 2),
             nvlink_block_GBps=rate,
             local_block_GBps=rate,
             memory_GBps=self.memory_GBps,
             wait_us=self.wait_us,
-            decode_us=self.decode_us,
-            interpreter_loss=self.loss,
+            **self.kernels,
         )
         free = (_FREE_GBPS, _FREE_GBPS)
         cluster = Topology.cluster(1, ranks, name=self.name, nvlink_GBps=free, model=model)
@@ -75,15 +88,16 @@ class OneGPU:
 
 ONE_H100 = OneGPU(
     name="one H100 (measured on 26 November 2026)",
-    launch_us=ByProtocol(5.2, 5.8, 6.4),
-    step_us=ByProtocol(1.2, 1.15, 1.5),
-    wide_us=ByProtocol(0.2, 0.25, 0.45),
-    turn_us=0.18,
-    warp_us=0.016,
-    share=ByProtocol(0.35, 0.4, 1.0),
-    memory_GBps=4500.0,
-    wait_us=1.7,
-    fence_share=0.8,
+    launch_us=ByProtocol(4.8, 5.3, 5.5),
+    step_us=ByProtocol(1.15, 1.05, 1.45),
+    wide_us=ByProtocol(0.15, 0.25, 0.45),
+    turn_us=0.225,
+    warp_us=0.0175,
+    share=ByProtocol(0.41, 0.47, 1.0),
+    memory_GBps=4400.0,
+    block_us=0.028,
+    wait_us=1.35,
+    fence_share=0.75,
     decode_us=0.27,
     loss=0.05,
 )

@@ -56,6 +56,11 @@ class Runs(Value):
     kept: BoolArray
 
     @classmethod
+    def apart(cls, number: int) -> Runs:
+        """So many instructions, each alone."""
+        return cls(np.ones(number, np.int32), *np.zeros((3, number), bool))
+
+    @classmethod
     def of(cls, plan: Plan, messages: Messages, waits: Edges, holds: Edges) -> Runs:
         """The runs of a verified plan, whose instructions have these waits (`kernel_waits`) and
         holds (`sley.verification.direct.pulls`)."""

@@ -102,7 +102,7 @@ def test_what_is_small_has_few_blocks_and_flags_in_its_data() -> None:
         assert first[1].plan.blocks_per_rank <= second[1].plan.blocks_per_rank
     for ranks in (2, 4, 8):
         small = plans(ranks, is_one_device=True).table("all_reduce", in_place=True)[0][1].plan
-        assert small.blocks_per_rank == 1
+        assert small.blocks_per_rank == 2
 
 
 def test_the_protocol_follows_size_and_links() -> None:
@@ -118,8 +118,8 @@ def test_the_protocol_follows_size_and_links() -> None:
 
 def test_on_one_device_large_messages_are_read_in_place() -> None:
     found = rows("all_reduce", 4, is_one_device=True)
-    assert found[-1].recipe.name == "ring-allreduce"
-    assert found[-1].recipe.options == {"protocol": "Direct", "instances": 32}
+    made = {"protocol": "Direct", "instances": 32, "allocate": "instance"}
+    assert found[-1].recipe.options == made
     # Measured on an H100: LL at 256 KB, read in place at 4 MB.
     of_256k = next(row for row in found if row.sizes.covers(256 << 10))
     assert of_256k.recipe.options["protocol"] == "LL"
@@ -178,13 +178,13 @@ def test_a_search_is_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     first = table()
     assert Plans(hosts_of(3), devices=DeviceLimits()).find("barrier", 1).plan.protocol
-    assert searched == [*["reduce"] * 4, *["allreduce"] * 4]
+    assert searched == [*["reduce"] * 3, *["allreduce"] * 3]
     assert any(file.suffix == ".json" for file in folder.iterdir())
     device_rules._rows.cache_clear()  # as in another process
     assert table() == first
-    assert len(searched) == 8
+    assert len(searched) == 6
     table(max_blocks=8)
-    assert len(searched) == 12, "other limits may have other rows"
+    assert len(searched) == 9, "other limits may have other rows"
 
 
 def test_it_tells_what_came_next() -> None:

@@ -487,6 +487,48 @@ def test_an_interpreter_is_slower() -> None:
     assert found.blocks.overhead_us.tolist() == pytest.approx([0.5, 0.5])
 
 
+def to_and_from(*peers: int) -> Plan:
+    """Rank 0 sends its data to some ranks, and sums theirs."""
+    hand = Hand()
+    for peer in peers:
+        hand.add(0, 0, Op.SEND, (IN, 0), to=peer)
+        hand.add(peer, 0, Op.SEND, (IN, 0), to=0)
+        hand.add(peer, 0, Op.RECV, dst=(OUT, 0), of=0)
+    for peer in peers:
+        own = OUT if peer != peers[0] else IN
+        hand.add(0, 0, Op.RECV_REDUCE_COPY, (own, 0), (OUT, 0), of=peer)
+    return hand.plan(sley.AllReduce(3, chunks=1))
+
+
+def test_a_run_is_one_execution_of_the_words_that_it_moves() -> None:
+    """Its operands in registers aren't loaded, and what the next instruction overwrites isn't
+    stored. The peers' own two instructions are no run: a send of own data precedes a receive."""
+    apart = spans(simulated(to_and_from(1, 2), 1, star(3, ROUND)))
+    assert [apart[row, 0] for row in range(4)] == [(10, 18), (18, 26), (26, 34), (34, 42)]
+    topology = star(3, replace(ROUND, runs=1, decode_us=0.5))
+    found = spans(simulated(to_and_from(1, 2), 1, topology, interpreter=True))
+    # Two loads and four stores of a send's four, then two thirds of each sum.
+    assert found[0, 0] == (10.5, 10.5 + 8 + 4)
+    assert found[2, 0] == (23, 23 + 8 * 2 / 3 + 8 * 2 / 3)
+    assert found[4, 0] == (10.5, 18.5)
+    assert found[5, 0] == (24.5, 32.5)
+    slow = star(3, replace(ROUND, runs=1, memory_GBps=5))
+    start, end = spans(simulated(to_and_from(1, 2), 1, slow))[2, 0]
+    assert end == pytest.approx(start.expected + 3 * 16 + 16)  # three loads and a store
+
+
+def test_each_block_of_a_gpu_delays_a_call() -> None:
+    hand = Hand()
+    for block in range(3):
+        hand.add(0, block, Op.COPY, (IN, 0), (OUT, 0))
+    hand.add(1, 0, Op.COPY, (IN, 0), (OUT, 0))
+    plan = hand.plan(sley.AllReduce(2, chunks=1))
+    topology = star(2, replace(ROUND, block_us=0.5))
+    assert simulated(plan, 1, topology).launch_us == pytest.approx(10 + 3 * 0.5)
+    shared = replace(topology, shared_memory=True)
+    assert simulated(plan, 1, shared).launch_us == pytest.approx(10 + 4 * 0.5)
+
+
 def test_contention_takes_capacity_away() -> None:
     topology = star(2, replace(ROUND, contention=0.25, local_block_GBps=100), 10)
     # Two blocks of 10 GB/s on 10: z = 2, 10 / 1.25 = 8, 4 GB/s each for 20 us; then one alone.

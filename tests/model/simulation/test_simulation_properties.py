@@ -94,14 +94,14 @@ def test_every_execution_is_there_once_and_in_order(call: Call) -> None:
 @MANY
 @given(calls())
 def test_nothing_happens_before_its_cause(call: Call) -> None:
-    e, plan = kept(call.simulated()), call.plan
-    model, t = call.topology.model, plan.instructions
+    simulation, plan = call.simulated(), call.plan
+    model, t, e = call.topology.model, plan.instructions, kept(simulation)
     for row in e:
         one = t[row.instruction]
         rank = int(plan.rank[row.instruction])
         assert (row.cause == Cause.LAUNCH) == (row.after == NONE)
         if row.after == NONE:
-            assert row.turn_us == model.launch_us[plan.protocol] + call.topology.startup_us
+            assert row.turn_us == simulation.launch_us
             assert row.tile == 0
             assert plan.step[row.instruction] == 0
             continue
@@ -246,7 +246,8 @@ def test_gpus_of_one_thread_start_later_than_each_with_its_own(call: Call) -> No
     gpus = int(np.bincount(call.topology.node).max())
     times = []
     for launch_gpus in (1, 2, 1024):
-        model = replace(call.topology.model, launch_gpus=launch_gpus, host_launch_us=4.5)
+        changes = {"launch_gpus": launch_gpus, "host_launch_us": 4.5, "block_us": 0}
+        model = replace(call.topology.model, **changes)
         one = call.simulated(model=model)
         assert one.startup_us == 4.5 * (min(launch_gpus, gpus) - 1)
         assert one.launch_us == model.launch_us[call.plan.protocol] + one.startup_us

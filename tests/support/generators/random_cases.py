@@ -145,6 +145,7 @@ def models(draw: st.DrawFn, plan: Plan, size_bytes: int) -> CostModel:
         part_overhead_bytes=draw(st.sampled_from([0.0, 0.0, 100.0])),
         wait_us=draw(times),
         fence_share=draw(_protocols(shares)),
+        block_us=draw(times),
         decode_us=draw(times),
         interpreter_loss=draw(st.sampled_from([0.0, 0.171, 0.6])),
         contention=draw(st.sampled_from([0.0, 0.0, 0.3, 2.0])),

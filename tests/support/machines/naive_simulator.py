@@ -20,7 +20,7 @@ import sley
 from sley.ir.connections import Messages
 from sley.ir.fabric import LinkKind
 from sley.ir.tables import NONE
-from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, LoopOrder, Op
+from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, LoopOrder, Op, Protocol
 from sley.verification.direct import pulls
 
 NEAR = 1e-12
@@ -161,7 +161,10 @@ class Naive:
         gpus = max(Counter(self.topology.node.tolist()).values())
         turns = min(model.launch_gpus, gpus) - 1
         launch: float = model.launch_us[self.plan.protocol]
-        return launch + turns * model.host_launch_us
+        ranks = self.plan.block_rank.tolist()
+        place = self.topology.node if self.topology.shared_memory else range(self.topology.ranks)
+        blocks = max(Counter(place[rank] for rank in ranks).values(), default=0)
+        return launch + turns * model.host_launch_us + blocks * model.block_us
 
     @property
     def near_us(self) -> float:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import pickle
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -37,17 +37,11 @@ _SMALL_BYTES = 256 << 10
 """Size up to which LL is compared alone, in blocks that serve all peers: along rings it was the
 fastest protocol on an H100, and a block takes the words of all its peers at once."""
 
-_COMPARED = (
-    ((4 << 10,), (1,)),
-    ((8 << 10, 64 << 10), (1, 2, 4)),
-    ((128 << 10, _SMALL_BYTES), (1, 2, 4, 8, 16)),
-    ((512 << 10, 256 << 20), (1, 2, 4, 8, 16, 32)),
-)
-"""The sizes at which plans are compared, and their numbers of instances. Blocks cost nothing in the
-model, but time: on an H100 rings of LL on 8, 4 and 2 ranks took 3.1, 2.7 and -0.4 us more at 4 KB
-in 16 blocks of 128 threads than in one. Rings of Simple on 4 ranks were by 13 and 26 % faster in 32
-blocks than in 16 at 4 and 64 MB. Above 256 MB the choice is the one there."""
+_COMPARED = ((4 << 10,), (8 << 10, _SMALL_BYTES), (512 << 10, 256 << 20))
+"""The sizes at which plans are compared: 4 KB alone, since the plan of a range may take a little
+longer at its ends, as further blocks do there. Above 256 MB the choice is the one there."""
 
+_INSTANCES = (1, 2, 4, 8, 16, 32)
 _MOST_INSTANCES = 16
 """Where ranks have devices of their own: 32, measured on one, take twice the slots."""
 
@@ -88,7 +82,12 @@ class DeviceLimits:
         return found
 
     def machine(self, ranks: int) -> Topology:
-        """The topology on which plans are compared."""
+        """The topology on which plans are compared, with the costs of sley's kernels."""
+        found = self._machine(ranks)
+        kernels = {} if found.model.runs else ONE_H100.kernels
+        return replace(found, model=replace(found.model, **kernels))
+
+    def _machine(self, ranks: int) -> Topology:
         if self.topology is not None:
             return topology_of(self.topology)
         if self.is_one_device:
@@ -156,17 +155,18 @@ def _found(
     }
     choices: list[Choice] = []
     most = limits.max_blocks if limits.is_one_device else _MOST_INSTANCES
-    for sizes, instances in _COMPARED:
+    for sizes in _COMPARED:
         is_small = sizes[-1] <= _SMALL_BYTES
-        allocation = Allocation.INSTANCE if is_small else Allocation.CONNECTION
+        by_instance = is_small or limits.is_one_device
+        allocation = Allocation.INSTANCE if by_instance else Allocation.CONNECTION
         choices += choose(
             programs[allocation],
             sizes,
             machine,
-            interpreter=False,
+            interpreter=True,
             most_blocks=limits.max_blocks,
             protocol=[Protocol.LL] if is_small else limits.protocols,
-            instances=[number for number in instances if number <= most] or [1],
+            instances=[number for number in _INSTANCES if number <= most],
             channels=1,
             schedule=Schedule.MSCCL,
             allocate=allocation,

@@ -151,6 +151,13 @@ class Settings:
             small, medium = 0, _MEDIUM_ON_ONE_DEVICE
         return small, medium, THREADS
 
+    def threads_for(self, protocol: Protocol, message_bytes: float, *, is_one_device: bool) -> int:
+        """Threads of a block in a call whose longest message has so many bytes."""
+        small, medium, most = self.threads_of(protocol, is_one_device=is_one_device)
+        if message_bytes <= small:
+            return _SMALL
+        return _MEDIUM if message_bytes <= medium else most
+
     def slots_of(
         self,
         plan: Plan,

@@ -10,14 +10,18 @@ import numpy as np
 
 from sley.errors import Place
 from sley.errors.simulation import S701
+from sley.ir.connections import Messages
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
-from sley.ir.words import LoopOrder, Op, Protocol
+from sley.ir.words import RECEIVES, SENDS, LoopOrder, Protocol
 from sley.model.simulation.moves import Moves, memory_of
 from sley.model.simulation.routes import ConnectionRoutes, latencies
 from sley.topologies import topology_of
+from sley.verification.direct import pulls
+from sley.verification.flagged import kernel_waits
+from sley.verification.runs import Runs
 
 
 def choose_topology(plan: Plan, topology: Topology | str | None) -> Topology:
@@ -54,7 +58,7 @@ class Tiling:
 @dataclass(frozen=True)
 class LoopInputs:
     """The event loop's arguments that don't depend on the size (`native/simulator` reads them field
-    by field).
+    by field). A run has the row of its first instruction; those behind it have nothing to do.
 
     block_offset: int64 (blocks + 1,), the first instruction of each block.
     send_offset, send_target: CSR, instruction -> connections on which it sends.
@@ -78,8 +82,8 @@ class LoopInputs:
         cross each.
     capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), cost of
         contention. links: number of resources that are links; the rest are memories and proxies.
-    launch_us, wait_us, decode_us: cost of a call with its start-up, of an instruction that waits,
-        of any instruction.
+    begin_us: float64 (instructions,), until an instruction without open waits begins.
+    launch_us: cost of a call with its start-up, and of the blocks of a GPU.
     slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
     least_slice_bytes: the least size of a part. whole_posts: whether proxies post whole messages to
         the network: those whose parts only flags announce.
@@ -111,9 +115,8 @@ class LoopInputs:
     capacity: FloatArray
     gamma: FloatArray
     links: int
+    begin_us: FloatArray
     launch_us: float
-    wait_us: float
-    decode_us: float
     slices: int
     overhead_bytes: float
     least_slice_bytes: float
@@ -136,11 +139,16 @@ class LoopInputs:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, *, interpreter: bool) -> LoopInputs:
-        """interpreter: whether an interpreter runs the plan. Errors: V201, C301, C305."""
+        """interpreter: whether an interpreter runs the plan. Errors: V201, C301, C305; V202, V203
+        if the kernels have runs."""
         t, model = plan.instructions, topology.model
         routes = ConnectionRoutes.of(plan, topology)
+        runs, waits = Runs.apart(len(t)), plan.waits
+        if model.runs:
+            waits = kernel_waits(plan)
+            runs = Runs.of(plan, Messages.of(plan), waits, pulls(plan).holds)
         speed = 1 - model.interpreter_loss if interpreter else 1.0
-        moves = Moves.of(plan, topology, routes, speed)
+        moves = Moves.of(plan, topology, routes, speed, runs)
         uses = [use for c in moves.classes for use in c.uses.items()]
         memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
         proxies = np.full(topology.ranks, 1e-3)
@@ -149,24 +157,29 @@ class LoopInputs:
         # The sends of a rank into a switch's reductions share a fence, as NCCL's scatter.
         fenced = np.where(routes.remote | routes.gathered, 0.0, model.fence_share[plan.protocol])
         before = np.where(routes.remote, model.post_share, 0.0)
-        local, nop = (t.op == Op.COPY) | (t.op == Op.REDUCE), t.op == Op.NOP
-        single = local | nop | (not plan.per_chunk)
         efficiency = model.wire_efficiency[plan.protocol]
-        # Data that stays in its rank carries no protocol flags.
-        carried = np.where(local, efficiency, 1.0) * ~nop
+        in_run = runs.length != 1
+        single = ~(RECEIVES[t.op] | SENDS[t.op]) | (not plan.per_chunk) | in_run
+        begins = np.where(np.diff(waits.offset) > 0, model.wait_us, 0.0)
+        begins += model.decode_us if interpreter else 0.0
+        # The messages of a run are its first instruction's.
+        to = np.append(np.where(runs.length > 0, np.arange(len(t)), len(t)), len(t))
+        to = np.minimum.accumulate(to[::-1])[::-1]
+        blocks = np.bincount(memory_of(topology)[plan.block_rank], minlength=1)
         c = routes.connections
         sends, receives = (ends.by_instruction(len(t)) for ends in (c.sending, c.receiving))
         return cls(
             block_offset=plan.block_offset,
-            send_offset=sends.offset,
+            send_offset=sends.offset[to],
             send_target=sends.target,
-            receive_offset=receives.offset,
+            receive_offset=receives.offset[to],
             receive_target=receives.target,
             messages=np.where(single, 1, t.count).astype(np.int32),
-            chunks=np.where(single, t.count, 1) * carried,
+            chunks=np.where(in_run, 1.0, np.where(single, t.count, 1) * moves.carried),
             kind=moves.instruction,
-            wait_offset=plan.waits.offset,
-            wait_target=plan.waits.target,
+            wait_offset=waits.offset,
+            wait_target=waits.target,
+            begin_us=np.where(runs.length > 0, begins, 0.0),
             instruction_major=plan.loop_order is LoopOrder.INSTRUCTION,
             fence_us=latency * fenced,
             latency_us=latency * (1 - fenced) * (1 - before),
@@ -183,9 +196,9 @@ class LoopInputs:
             capacity=np.concatenate([topology.links.GBps, memory, proxies]) * 1e3,
             gamma=np.repeat([model.contention, 0.0], [links, len(memory) + len(proxies)]),
             links=links,
-            launch_us=model.launch_us[plan.protocol] + topology.startup_us,
-            wait_us=model.wait_us,
-            decode_us=model.decode_us if interpreter else 0.0,
+            launch_us=model.launch_us[plan.protocol]
+            + topology.startup_us
+            + model.block_us * int(blocks.max()),
             slices=int(model.slices[plan.protocol]),
             overhead_bytes=model.part_overhead_bytes,
             least_slice_bytes=model.least_slice_bytes[plan.protocol] / efficiency,

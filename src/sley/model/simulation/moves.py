@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +12,12 @@ from sley.ir.connections import Messages
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, IntArray
+from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import RECEIVES, REDUCES, SENDS, Op, Protocol
 from sley.model.simulation.routes import ConnectionRoutes
 from sley.verification.direct import pulls
+from sley.verification.runs import Runs
 
 # Messages that an operation reads or writes in the memory of its own GPU, and in that of the peer
 # that it sends to. A send over the network writes into a FIFO of its own GPU instead; one of Direct
@@ -57,30 +59,46 @@ class MoveClass:
     push_GBps: float  # noqa: N815
     uses: dict[int, float]
 
+    @classmethod
+    def in_turn(cls, parts: Sequence[tuple[MoveClass, float]]) -> MoveClass:
+        """Moves of several classes as one, for a byte: of each its share of the bytes."""
+        uses: defaultdict[int, float] = defaultdict(float)
+        for one, share in parts:
+            for resource, times in one.uses.items():
+                uses[resource] += times * share
+        cap = 1 / sum(share / one.cap_GBps for one, share in parts)
+        push = 1 / sum(share / one.push_GBps for one, share in parts)
+        return cls(cap, push, uses)
+
 
 @dataclass(frozen=True)
 class Moves:
     """The moves of a plan, classified by the resources that they cross and their rate.
 
     instruction: int32 (instructions,), the class of each instruction's moves; NONE for one that
-        moves nothing.
+        moves nothing. The moves of a run are those of its first instruction.
+    carried: float64 (instructions,), the bytes that each moves for a byte on a link.
     wire, post: int32 (connections,), the class of the second hop, and of its posts; NONE without.
     classes: the classes.
     """
 
     instruction: IntArray
+    carried: FloatArray
     wire: IntArray
     post: IntArray
     classes: list[MoveClass]
 
     @classmethod
-    def of(cls, plan: Plan, topology: Topology, routes: ConnectionRoutes, speed: float) -> Moves:
+    def of(
+        cls, plan: Plan, topology: Topology, routes: ConnectionRoutes, speed: float, runs: Runs
+    ) -> Moves:
         """speed: the fraction of a block's rate that remains, 1 for generated code."""
         t, c, ranks = plan.instructions, routes.connections, topology.ranks
         pairs = c.src.astype(np.int64) * ranks + c.dst
         pooled, pulled = _Pooled.of(plan), _Pulled.of(plan, routes)
         peers = plan.collective.ranks + len(plan.groups.offset)
         grouped = RECEIVES[t.op] & (t.recv_peer >= plan.collective.ranks)
+        saved = runs.first.astype(np.int64) + runs.second + runs.kept
         key = np.where(SENDS[t.op], t.send_peer, NONE).astype(np.int64) + 1
         for values, number in (
             (np.where(grouped, t.recv_peer, 0), peers),
@@ -88,6 +106,7 @@ class Moves:
             (plan.rank, ranks),
             (pooled.sent, 2),
             (pulled.sent, 2),
+            (saved, 4),
             (pulled.taken_from + 1, peers),
         ):
             key = key * number + values
@@ -96,7 +115,7 @@ class Moves:
         _, first, kind = np.unique(key, return_index=True, return_inverse=True)
         memory = len(topology.links) + memory_of(topology)
         classes = [
-            _block_class(plan, i, topology.model, routes, memory, speed, pooled, pulled)
+            _block_class(plan, i, topology.model, routes, memory, speed, pooled, pulled, saved)
             for i in first.tolist()
         ]
         wire = np.full(len(c), NONE, np.int32)
@@ -113,8 +132,22 @@ class Moves:
         busy = [{proxy + rank: share} if share else {} for rank in senders.tolist()]
         classes += [MoveClass(1e-3, 0.0, uses) for uses in busy]
         idle = pooled.idle(plan) | (pulled.sent & (t.op == Op.SEND))
+        idle |= (saved > 0) & (saved == _LOCAL[t.op] + _SENT[t.op])
         moved = np.where(idle, NONE, kind).astype(np.int32)
-        return cls(moved, wire, post, classes)
+        # Data that stays in its rank carries no protocol flags.
+        local, nop = (t.op == Op.COPY) | (t.op == Op.REDUCE), t.op == Op.NOP
+        carried = np.where(local, topology.model.wire_efficiency[plan.protocol], 1.0) * ~nop
+        known: dict[tuple[tuple[int, float], ...], int] = {}
+        for row in np.flatnonzero(runs.length > 1).tolist():
+            rows = slice(row, row + int(runs.length[row]))
+            shares = zip(moved[rows].tolist(), carried[rows].tolist(), strict=True)
+            parts = tuple((kind, share) for kind, share in shares if kind != NONE)
+            moved[rows] = NONE
+            if parts and parts not in known:
+                known[parts] = len(classes)
+                classes.append(MoveClass.in_turn([(classes[kind], part) for kind, part in parts]))
+            moved[row] = known.get(parts, NONE)
+        return cls(moved, carried, wire, post, classes)
 
 
 @dataclass(frozen=True)
@@ -183,12 +216,15 @@ def _block_class(
     speed: float,
     pooled: _Pooled,
     pulled: _Pulled,
+    saved: LongArray,
 ) -> MoveClass:
-    """The moves of a block for an instruction. memory: the resource of each rank's memory."""
+    """The moves of a block for an instruction. memory: the resource of each rank's memory. saved:
+    the loads and stores that runs spare each instruction, whose rate is that of the rest."""
     t, ranks, rank = plan.instructions, plan.collective.ranks, int(plan.rank[instruction])
     op, own, caps = t.op[instruction], int(memory[rank]), []
     uses: defaultdict[int, float] = defaultdict(float)
-    local = float(_LOCAL[op])
+    local = float(_LOCAL[op] - saved[instruction])
+    words = _LOCAL[op] + _SENT[op]
     for flags, peer in ((RECEIVES, t.recv_peer), (SENDS, t.send_peer)):
         if not (flags[op] and peer[instruction] >= ranks):
             continue
@@ -222,7 +258,9 @@ def _block_class(
     uses[own] += local
     cap = min(caps, default=model.local_block_GBps)
     share = 1.0 if REDUCES[op] else model.copy_share
-    return MoveClass(cap * speed * share, cap, {r: w for r, w in uses.items() if w})
+    faster = float(words / max(words - saved[instruction], 1))
+    used = {r: w for r, w in uses.items() if w}
+    return MoveClass(cap * speed * share * faster, cap * faster, used)
 
 
 def _wire_class(
