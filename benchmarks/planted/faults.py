@@ -146,6 +146,12 @@ FAULTS: tuple[Fault, ...] = (
         "return copy;",
     ),
     _fault(
+        "order: an instruction comes early although the slot of its message isn't free",
+        "compiler/passes compiler",
+        "waits = np.flatnonzero(connection[slots:] == connection[:-slots])",
+        "waits = np.flatnonzero(connection[slots:] == connection[:-slots])[1:]",
+    ),
+    _fault(
         "fuse: parts of different lanes are fused",
         "compiler/passes compiler",
         "remote[earlier] & (t.lane[later] == t.lane[earlier])",

@@ -21,7 +21,7 @@ from sley.ir.connections import Messages
 from sley.ir.cut import Homes
 from sley.ir.graph import strong_components
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, Edges, IntArray, Value
+from sley.ir.tables import NONE, BoolArray, Edges, IntArray, LongArray, Value
 from sley.ir.words import (
     READS_SOURCE,
     RECEIVES,
@@ -32,6 +32,7 @@ from sley.ir.words import (
     Op,
     Protocol,
 )
+from sley.verification.direct import Pulls
 
 MOST_ROWS = 32
 """The most instructions of a run: their addresses are in a block's shared memory
@@ -47,7 +48,7 @@ class Runs(Value):
     first, second: bool, whether this operand is the result of the instruction before. The first is
         the one on the left of the reduction, or the only one.
     kept: bool, whether the result isn't stored: the next instruction of the run overwrites it, or
-        it is in scratch and no instruction outside the run reads it.
+        it is in scratch and no instruction outside the run reads it, nor another rank.
     """
 
     length: IntArray
@@ -61,10 +62,10 @@ class Runs(Value):
         return cls(np.ones(number, np.int32), *np.zeros((3, number), bool))
 
     @classmethod
-    def of(cls, plan: Plan, messages: Messages, waits: Edges, holds: Edges) -> Runs:
+    def of(cls, plan: Plan, messages: Messages, waits: Edges, pulls: Pulls) -> Runs:
         """The runs of a verified plan, whose instructions have these waits (`kernel_waits`) and
-        holds (`sley.verification.direct.pulls`)."""
-        view = _View.of(plan, messages, waits, holds)
+        pulls (`sley.verification.direct`)."""
+        view = _View.of(plan, messages, waits, pulls)
         number = len(plan.instructions)
         length = np.ones(number, np.int32)
         first, second, kept = (np.zeros(number, bool) for _ in range(3))
@@ -84,8 +85,9 @@ class _View:
     """What runs depend on, of a plan.
 
     src, dst: of each instruction the cell of its first chunk, NONE without. waits: between
-    instructions; starts: bool, whether an instruction has a condition; posts: whether others wait
-    for it. is_plain: whether instructions may be in runs at all.
+    instructions. pulls: the messages that stay in their sender's memory. starts: bool, whether an
+    instruction has a condition; posts: whether others wait for it. is_plain: whether instructions
+    may be in runs at all.
     """
 
     plan: Plan
@@ -93,21 +95,23 @@ class _View:
     src: list[int]
     dst: list[int]
     waits: Edges
+    pulls: Pulls
     starts: BoolArray
     posts: BoolArray
     is_plain: bool
 
     @classmethod
-    def of(cls, plan: Plan, messages: Messages, waits: Edges, holds: Edges) -> _View:
+    def of(cls, plan: Plan, messages: Messages, waits: Edges, pulls: Pulls) -> _View:
         op, rows = plan.instructions.op, np.arange(len(plan.instructions))
         starts, posts = np.zeros((2, len(rows)), bool)
-        starts[waits.source] = starts[holds.source] = posts[waits.target] = True
+        starts[waits.source] = starts[pulls.holds.source] = posts[waits.target] = True
         return cls(
             plan=plan,
             messages=messages,
             src=np.where(READS_SOURCE[op], plan.source_cells(rows), NONE).tolist(),
             dst=np.where(WRITES_DESTINATION[op], plan.destination_cells(rows), NONE).tolist(),
             waits=waits,
+            pulls=pulls,
             starts=starts,
             posts=posts,
             is_plain=not len(plan.groups) and not Homes.of(plan, messages).misplaced,
@@ -119,7 +123,7 @@ def _candidates(view: _View) -> list[range]:
     plan = view.plan
     if (
         not view.is_plain
-        or plan.protocol is not Protocol.LL
+        or plan.protocol is Protocol.LL128
         or plan.loop_order is not LoopOrder.TILE
     ):
         return []
@@ -222,15 +226,16 @@ def _is_overwritten(view: _View, row: int, rows: range) -> bool:
 
 def _is_private(view: _View, row: int, rows: range) -> bool:
     """Whether the result is in scratch, and of all instructions of the rank only the next one of
-    the run reads it, from a register."""
+    the run reads it, from a register, and no other rank."""
     plan, place, t = view.plan, view.dst[row], view.plan.instructions
-    if not WRITES_DESTINATION[t.op[row]] or t.dst_buffer[row] != Buffer.SCRATCH:
+    pulled = view.pulls.pulled
+    if pulled[row] or not WRITES_DESTINATION[t.op[row]] or t.dst_buffer[row] != Buffer.SCRATCH:
         return False
     first, end = (int(plan.block_offset[b]) for b in plan.rank_block[plan.rank[row] :][:2])
     return not any(
         cell <= place < cell + t.count[other]
         for other in range(first, end)
-        if other != row + 1 or other not in rows
+        if other != row + 1 or other not in rows or pulled[other]
         for cell in _operands(Op(int(t.op[other])), view.src[other], view.dst[other])
     )
 
@@ -245,9 +250,12 @@ def _in_cycles(view: _View, candidates: list[range]) -> set[int]:
     follows = np.flatnonzero(plan.step > 0)
     reuses = np.flatnonzero(messages.number >= plan.slots)  # the slots of messages before
     freed = messages.receive[reuses - plan.slots]
-    before = np.concatenate([follows - 1, view.waits.target, messages.send, freed])
-    after = np.concatenate([follows, view.waits.source, messages.receive, messages.send[reuses]])
-    source, target = execution[before], execution[after]
+    waits, holds = view.waits, view.pulls.holds
+    earlier: list[LongArray | IntArray] = [follows - 1, waits.target, messages.send, freed]
+    later: list[LongArray | IntArray] = [follows, waits.source, messages.receive]
+    earlier.append(messages.receive_of[holds.target])  # who reads what stays in memory
+    later += [messages.send[reuses], holds.source]
+    source, target = execution[np.concatenate(earlier)], execution[np.concatenate(later)]
     apart = source != target
     component = strong_components(len(execution), source[apart], target[apart])
     shared = np.bincount(component)[component] > 1

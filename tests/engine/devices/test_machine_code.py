@@ -27,13 +27,14 @@ from support.devices.machine_code import Code, compiled_text, functions, skip_wi
 ARCHITECTURE, THREADS = "sm_90", 512
 STEPS = (
     *("send", "recv", "recv_reduce_copy_send", "copy", "reduce"),
-    *("publish_step", "refresh", "give_up", "choose", "sley_messages"),
+    *("run", "publish_step", "refresh", "give_up", "choose", "sley_messages"),
 )
 TABLE = "machine-code.txt"
 HEAD = """\
-Kernels of a ring of 8 ranks on 8 GPUs, for {architecture} with {threads} threads. Switch: kernels
-of nvls-allreduce, with Simple, whose recv_reduce_copy_send has groups at both sides. Sends: the
-kernel of messages, which has no plan.
+Kernels of a ring of 8 ranks on 8 GPUs, for {architecture} with {threads} threads. Runs: kernels of
+one-step-allreduce, with LL, each block of which is two runs. Switch: kernels of nvls-allreduce,
+with Simple, whose recv_reduce_copy_send has groups at both sides. Sends: the kernel of messages,
+which has no plan.
 
 Behind "|" is what NVRTC {version} makes of them; what is before it holds for every version, except
 the numbers of "number x bytes". Instructions are counted once, however often they run. acquires:
@@ -46,7 +47,7 @@ which each waits for the one before, if every branch is another warp's. before B
 then.
 
 """
-TITLE = "{:6} {:8} {:11} {:21} "
+TITLE = "{:6} {:13} {:11} {:21} "
 KERNEL = "{:>9} {:>5} | {:>9} {:>8} {:>6} {:>8}"
 STEP = "{:>6} {:>8} {:>8} {:>9} {:>6}  {:12} {:13} {:8} | {:17} {}"
 COLUMNS = (
@@ -54,21 +55,27 @@ COLUMNS = (
     "switched",
 )
 
-SWITCH, SENDS, GROUPED = "Switch", "Sends", "recv_reduce_copy_send"
+RUNS, SWITCH, SENDS, GROUPED = "Runs", "Switch", "Sends", "recv_reduce_copy_send"
 Case = tuple[str, str, Engine]
-"""A protocol's name, or SWITCH, or SENDS; a type; an engine."""
+"""A protocol's name, or RUNS, SWITCH or SENDS; a type; an engine."""
 MESSAGES = SENDS, "int8", Engine.INTERPRETED
 CASES: list[Case] = [
-    *product([p.value for p in sley.Protocol], ("float32", "bfloat16"), Engine),
-    *product([SWITCH], ("float32", "bfloat16"), [Engine.GENERATED]),
+    *product(["Simple", "Direct"], ("float32", "bfloat16"), Engine),
+    *product(["LL", "LL128", SWITCH], ["float32"], [Engine.GENERATED]),
+    *product([RUNS], ("float32", "bfloat16", "float8_e4m3fn"), [Engine.GENERATED]),
+    *product(["LL", "LL128"], ("float32", "bfloat16"), [Engine.INTERPRETED]),
+    ("LL", "float8_e4m3fn", Engine.INTERPRETED),
     MESSAGES,
 ]
+"""The interpreter of LL has runs. Types show what sums take, which generated code of flagged words
+and switches shows in runs."""
+WORDS, SWITCHED = (RUNS, "float32", Engine.GENERATED), (SWITCH, "float32", Engine.GENERATED)
 SAMPLE: list[Case] = [
     ("Simple", "bfloat16", Engine.GENERATED),
-    ("LL", "float32", Engine.GENERATED),
-    ("LL128", "bfloat16", Engine.GENERATED),
+    ("LL128", "float32", Engine.GENERATED),
     ("Direct", "float32", Engine.INTERPRETED),
-    (SWITCH, "float32", Engine.GENERATED),
+    WORDS,
+    SWITCHED,
     MESSAGES,
 ]
 
@@ -89,6 +96,9 @@ def text_of(case: Case) -> str:
         return messages_source(Platform.CUDA, THREADS)
     if protocol == SWITCH:
         plan = sley.compile(build("nvls-allreduce", ranks=8, in_place=True))
+    elif protocol == RUNS:
+        program = build("one-step-allreduce", ranks=8, in_place=True)
+        plan = sley.compile(program, protocol="LL", allocate="instance")
     else:
         plan = sley.compile(build("ring-allreduce", ranks=8, in_place=True), protocol=protocol)
     variant = Variant(Platform.CUDA, DATA_TYPES[dtype].number, sley.ReduceOp.SUM, THREADS)
@@ -166,19 +176,18 @@ def test_machine_code_of_every_case_is_that_of_the_table(golden: Golden) -> None
     check(CASES, golden)
 
 
-WORDS, SWITCHED = ("LL", "float32", Engine.GENERATED), (SWITCH, "float32", Engine.GENERATED)
 FAULTS = {  # of a case: a text, what replaces it, and the column of the primitive that shows it
     WORDS: (
-        ("bool any_thread(bool flag) { ", "{}__threadfence_system(); ", "send", "fences"),
-        ('"st.relaxed." SLEY_SCOPE ".global.v2.u64', '"st.global.v2.u64', "send", "strong stores"),
-        ('"ld.relaxed." SLEY_SCOPE ".global.v2.u64', '"ld.global.v2.u64', "recv", "strong loads"),
+        ("bool any_thread(bool flag) { ", "{}__threadfence_system(); ", "run", "fences"),
+        ('"st.relaxed." SLEY_SCOPE ".global.v2.u64', '"st.global.v2.u64', "run", "strong stores"),
+        ('"ld.relaxed." SLEY_SCOPE ".global.v2.u64', '"ld.global.v2.u64', "run", "strong loads"),
         (
             '"st.relaxed." SLEY_SCOPE ".global.u64',
             '"st.global.u64',
             "publish_step",
             "strong stores",
         ),
-        ('"r"(workers()) : "memory"', '"n"(SLEY_THREADS) : "memory"', "send", "named"),
+        ('"r"(workers()) : "memory"', '"n"(SLEY_THREADS) : "memory"', "run", "named"),
         ("st.release.sys.", "st.relaxed.sys.", "give_up", "fences"),
     ),
     SWITCHED: (

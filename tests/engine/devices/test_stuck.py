@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from sley.algorithms import build
 from sley.engine.devices import Engine, Executor, Launching, LinkSet, Settings
 from sley.engine.devices.calls import PreparedCall
 from sley.engine.kernels import Kernels
+from sley.ir.words import Op
 from support.checks.golden import Golden
 from support.devices.device_calls import executor, threads
+from support.inputs import small_plans
 from support.mutants.plan_edits import swapped
 from support.processes.process_ranks import Meeting, apart, together
 
@@ -71,7 +74,7 @@ def of_rank_0(plan: sley.Plan, count: int, **options: Any) -> tuple[Executor, Pr
     return ons[0], calls[0]
 
 
-def pretend(on: Executor, rank: int) -> None:
+def pretend(on: Executor, rank: int, *, reads: bool = True) -> None:
     """Lets it look to rank 0 as if a rank had sent its first message of LL, and read all others."""
     links, device, memory = on.links, on.links.ranks.devices[0], on.links.mailboxes[0]
     c, boxes = links.kernels[0].operands.connections, links.boxes
@@ -79,7 +82,7 @@ def pretend(on: Executor, rank: int) -> None:
     words = np.tile(np.array([0, 1], np.uint32), links.slots_bytes[sley.Protocol.LL] // 8)
     for row in rows[(c.src == rank) & (c.dst == 0)]:
         device.write(memory, int(slots[row]), words.view(np.uint8))
-    for row in rows[(c.src == 0) & (c.dst == rank)]:
+    for row in rows[(c.src == 0) & (c.dst == rank) & reads]:
         device.write(memory, int(boxes.consumed[row]), np.array([1 << 40]).view(np.uint8))
 
 
@@ -141,6 +144,28 @@ def test_a_run_names_the_slot_that_is_never_free(engine: Engine) -> None:
         found = alone(plan, 1000, there, engine=engine)
         assert f"step {late - 1} (send), tile 8" in found
         assert f"step {late - 1} (send) waits for a free slot to rank {late} on" in found
+
+
+def test_a_run_waits_for_the_block_that_its_first_instruction_needs() -> None:
+    hand, here = small_plans.Hand(), (small_plans.IN, 0)
+    hand.add(1, 0, Op.SEND, here, to=0)
+    hand.add(0, 0, Op.RECV, dst=here, of=1)
+    for rank in (2, 3):
+        hand.add(0, 1, Op.SEND, here, to=rank, waits=((0, 0),) if rank == 2 else ())
+        hand.add(rank, 0, Op.RECV, dst=here, of=0)
+    plan = hand.plan(sley.Broadcast(4, 1, root=1, in_place=True))
+    plan = replace(plan, protocol=sley.Protocol.LL)
+    assert Kernels.of(plan).operands.runs.length[1:3].tolist() == [2, 0]
+    assert "block 1, step 0 (send) waits for rank 0, block 0, step 0 (recv)" in alone(plan, 10)
+
+
+def test_a_run_waits_for_slots_that_the_call_before_has_filled() -> None:
+    program = build("one-step-allreduce", ranks=3, in_place=True)
+    on, call = of_rank_0(sley.compile(program, protocol="ll", allocate="instance"), 10)
+    for rank in (1, 2):
+        pretend(on, rank, reads=False)
+    call()
+    assert "step 0 (send) waits for a free slot to rank 2 on" in refused("K508", call)
 
 
 def test_an_instruction_sends_the_slices_of_its_tile_in_a_row() -> None:

@@ -39,15 +39,18 @@ def test_threads_share_the_words_of_a_message(
         assert [wrong(on, count) for count in (1001, 5, 333)] == [0] * 3
 
 
-@pytest.mark.parametrize("engine", Engine)
-@pytest.mark.parametrize("op", [sley.ReduceOp.SUM, sley.ReduceOp.AVG])
+@pytest.mark.parametrize(
+    ("protocol", "engine", "op"),
+    each_value(["LL", "Simple", "Direct"], list(Engine), [sley.ReduceOp.SUM, sley.ReduceOp.AVG]),
+)
 def test_runs_of_more_rows_than_threads_load_at_once_are_right(
-    op: sley.ReduceOp, engine: Engine
+    protocol: str, engine: Engine, op: sley.ReduceOp
 ) -> None:
     """Of 11 messages, on arrays at any addresses."""
     ranks, most = 12, 334
     program = build("one-step-allreduce", ranks=ranks, in_place=False)
-    on = on_fibres(sley.compile(program, protocol="LL", allocate="instance"), engine=engine)
+    plan = sley.compile(program, protocol=protocol, allocate="instance")
+    on = on_fibres(plan, engine=engine)
     numbers = ranks * np.random.default_rng(5).integers(-99, 99, (ranks, most + 9), np.int16)
     for count, shift in ((1, 0), (100, 1), (most, 3), (64, 4)):
         data = [row[shift * rank % 8 :][:count] for rank, row in enumerate(numbers)]

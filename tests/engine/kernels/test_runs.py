@@ -41,16 +41,23 @@ class Machine:
         self.taken: set[int] = set()  # sends of messages that have been received
         self.done: set[int] = set()
         self.number = {int(s): k for k, s in enumerate(self.messages.send)}
-        self.waits: dict[int, list[int]] = {}
-        offset, c = found.conditions.offset, found.conditions
+        self.waits: dict[int, set[int]] = {}
+        self.holds: dict[int, set[int]] = {}
+        m = self.messages
+        ends = zip(m.connection.tolist(), m.number.tolist(), m.send.tolist(), strict=True)
+        sends = {(connection, number): row for connection, number, row in ends}
+        conditions = found.conditions
         for row in range(len(plan.instructions)):
-            first = plan.rank_block[plan.rank[row]]
-            span = range(int(offset[row]), int(offset[row + 1]))
-            blocks = [int(first + c.target[k]) for k in span]
-            steps = [int(c.number[k]) for k in span]
-            self.waits[row] = [
-                int(plan.block_offset[b]) + s for b, s in zip(blocks, steps, strict=True)
-            ]
+            first = int(plan.rank_block[plan.rank[row]])
+            waits, holds = set[int](), set[int]()
+            for k in range(*conditions.offset[row : row + 2].tolist()):
+                target, number = int(conditions.target[k]), int(conditions.number[k])
+                if conditions.held[k]:
+                    connection = found.sends.order[int(found.sends.offset[first]) + target]
+                    holds.add(sends[int(connection), number])
+                else:
+                    waits.add(int(plan.block_offset[first + target]) + number)
+            self.waits[row], self.holds[row] = waits, holds
 
     def outputs(self) -> list[Counter[Any]]:
         """What the output chunks hold at the end. AssertionError if a block waits for ever."""
@@ -78,11 +85,15 @@ class Machine:
 
     def can_run(self, rows: range) -> bool:
         op = self.plan.instructions.op
-        return all(
-            (not RECEIVES[op[row]] or int(self.messages.send_of[row]) in self.sent)
-            and (not SENDS[op[row]] or self.has_slot(row))
-            for row in rows
-        ) and self.done.issuperset(self.waits[rows.start])
+        return (
+            all(
+                (not RECEIVES[op[row]] or int(self.messages.send_of[row]) in self.sent)
+                and (not SENDS[op[row]] or self.has_slot(row))
+                for row in rows
+            )
+            and self.done >= self.waits[rows.start]
+            and self.taken >= self.holds[rows.start]
+        )
 
     def has_slot(self, row: int) -> bool:
         """Whether the message whose slot a send takes has been received."""
@@ -91,6 +102,17 @@ class Machine:
         if before < 0 or m.connection[before] != m.connection[k]:
             return True
         return int(m.send[before]) in self.taken
+
+    def received(self, send: int) -> list[Counter[Any]]:
+        """The message of a send: what was in a slot, or is where it stays."""
+        self.taken.add(send)
+        if not self.o.stays[send]:
+            return self.sent[send]
+        op, at = Op(int(self.plan.instructions.op[send])), np.array([send])
+        reads = READS_SOURCE[op] and not REDUCES[op]
+        cells = (self.plan.source_cells if reads else self.plan.destination_cells)(at)
+        count = range(int(self.plan.instructions.count[send]))
+        return [self.cells[int(cells[0]) + k] for k in count]
 
     def execute(self, rows: range) -> None:
         t, runs, last = self.plan.instructions, self.o.runs, [LOST]
@@ -108,8 +130,7 @@ class Machine:
                 for cell, held in zip(operands, in_register, strict=False)
             ]
             if RECEIVES[op]:
-                values.append(self.sent[send := int(self.messages.send_of[row])])
-                self.taken.add(send)
+                values.append(self.received(int(self.messages.send_of[row])))
             last = values[0] if values else last
             if REDUCES[op]:
                 last = [a + b for a, b in zip(*values, strict=True)]
@@ -141,18 +162,24 @@ def check(plan: sley.Plan) -> Operands:
 @examples(60)
 @given(
     st.one_of(random_programs(), exchanges(), exchanges()),
+    st.sampled_from(["LL", "simple", "direct"]),
     st.sampled_from(Allocation),
     st.sampled_from([1, 2, 8]),
     st.sampled_from([1, 2]),
     st.sampled_from([None, 1, 2]),
 )
 def test_a_run_does_what_its_instructions_do(
-    random: RandomProgram, allocate: Allocation, slots: int, instances: int, most: int | None
+    random: RandomProgram,
+    protocol: str,
+    allocate: Allocation,
+    slots: int,
+    instances: int,
+    most: int | None,
 ) -> None:
     check(
         sley.compile(
             random.program,
-            protocol="LL",
+            protocol=protocol,
             allocate=allocate,
             slots=slots,
             instances=instances,
@@ -161,13 +188,14 @@ def test_a_run_does_what_its_instructions_do(
     )
 
 
+@pytest.mark.parametrize("protocol", ["LL", "direct"])
 @pytest.mark.parametrize("allocate", ["connection", "instance"])
-def test_runs_of_the_library_do_what_their_instructions_do(allocate: str) -> None:
+def test_runs_of_the_library_do_what_their_instructions_do(allocate: str, protocol: str) -> None:
     for name in SIZED:
         size = sizes(name)[min(2, len(sizes(name)) - 1)]
         for in_place in places(name):
             program = build(name, **size, in_place=in_place)
-            check(sley.compile(program, protocol="LL", allocate=allocate))
+            check(sley.compile(program, protocol=protocol, allocate=allocate))
 
 
 def test_a_step_of_all_pairs_is_a_run_of_sends_and_one_of_receives() -> None:
@@ -184,7 +212,7 @@ def test_a_step_of_all_pairs_is_a_run_of_sends_and_one_of_receives() -> None:
         assert {tuple(block[block > 0].tolist()) for block in blocks} == lengths, name
 
 
-def block(rows: str, chunks: int = 1) -> sley.Plan:
+def block(rows: str, protocol: str = "LL", chunks: int = 1) -> sley.Plan:
     """Rank 0's block; the other ranks send and receive in blocks of their own. A row: what it does,
     its source and destination, i, o or s for a buffer (i0*2: two chunks), and peers: <1 >2."""
     hand = small_plans.Hand()
@@ -204,13 +232,13 @@ def block(rows: str, chunks: int = 1) -> sley.Plan:
     ranks = max(hand.blocks)[0] + 1
     collective = sley.Custom("any", ranks, 4, 4, lambda rank, index: None, chunks=chunks)
     plan = hand.plan(collective, slots=64, scratch=4)
-    return replace(plan, protocol=sley.Protocol.LL)
+    return replace(plan, protocol=sley.Protocol(protocol))
 
 
-def in_words(rows: str) -> str:
+def in_words(rows: str, protocol: str = "LL") -> str:
     """Of each row the length of the run that begins there, and what it takes from the row before
     (F: as first operand, S: as second), and whether its own result is kept (K)."""
-    runs, number = check(block(rows)).runs, len(rows.split("; "))
+    runs, number = check(block(rows, protocol)).runs, len(rows.split("; "))
     flags = zip("FSK", (runs.first, runs.second, runs.kept), strict=True)
     marks = [[letter if is_set else "" for is_set in of] for letter, of in flags]
     return " ".join(f"{runs.length[k]}{''.join(of[k] for of in marks)}" for k in range(number))
@@ -251,6 +279,33 @@ def test_neighbours_that_a_thread_can_execute_for_a_word_are_a_run(
     rows: str, expected: str
 ) -> None:
     assert in_words(rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "in_slots", "in_memory"),
+    [
+        ("recv s0 <1; send s0 >2", "2K 0F", "2 0F"),
+        ("recv_copy_send s0 <1 >2; copy s0 o0", "2K 0F", "2 0F"),
+    ],
+)
+def test_a_message_that_stays_in_memory_is_stored(rows: str, in_slots: str, in_memory: str) -> None:
+    assert in_words(rows, "Simple") == in_slots
+    assert in_words(rows, "Direct") == in_memory
+
+
+@pytest.mark.parametrize(("protocol", "length"), [("Simple", 2), ("Direct", 1)])
+def test_a_run_reads_no_message_that_must_be_read_before_it(protocol: str, length: int) -> None:
+    """Rank 0 overwrites what rank 1 reads, and then sends what comes to rank 1 by way of rank 2."""
+    hand = small_plans.Hand()
+    hand.add(0, 0, Op.SEND, (small_plans.IN, 0), to=1)
+    hand.add(0, 0, Op.COPY, (small_plans.IN, 1), (small_plans.IN, 0))
+    hand.add(0, 0, Op.SEND, (small_plans.IN, 1), to=2)
+    hand.add(2, 0, Op.RECV_COPY_SEND, dst=(small_plans.OUT, 0), of=0, to=1)
+    for chunk, rank in enumerate((0, 2)):
+        hand.add(1, 0, Op.RECV, dst=(small_plans.OUT, chunk), of=rank)
+    plan = hand.plan(sley.Custom("any", 3, 3, 3, lambda rank, index: None), slots=8)
+    plan = replace(plan, protocol=sley.Protocol(protocol))
+    assert check(plan).runs.length[plan.rank == 1].max() == length
 
 
 def test_a_run_has_as_many_rows_as_a_block_has_room_for() -> None:

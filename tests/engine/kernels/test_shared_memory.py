@@ -17,10 +17,12 @@ from sley.errors import SleyError
 from support.devices.machine_code import compiled_text, skip_without_nvrtc
 
 PLAN, DIRECT = (
-    sley.compile(build("ring-allreduce", ranks=2, in_place=True), protocol=protocol)
+    sley.compile(
+        build("all-pairs-allgather", ranks=3, in_place=True), protocol=protocol, allocate="instance"
+    )
     for protocol in ("simple", "direct")
 )
-MOST_WAITS = 1472
+MOST_WAITS = 1280
 """The most waits, in steps of 32, of an instruction whose block has up to 4 connections."""
 
 

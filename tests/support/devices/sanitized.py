@@ -10,9 +10,11 @@ import os
 import sys
 from collections.abc import Iterator
 
+import numpy as np
+
 import sley
 from sley.algorithms import build
-from sley.engine.devices import Engine, ThreadsDevice
+from sley.engine.devices import Engine, Executor, ThreadsDevice
 from sley.engine.kernels import Kernels
 from support.devices.device_calls import executor, wrong
 from support.devices.linked_plans import EPOCH, linked, skip_to
@@ -80,6 +82,16 @@ def check_links(protocol: str, device: ThreadsDevice) -> None:
                 assert wrong(on, 333) == 0, (launching, ticks)
 
 
+def check_odd(on: Executor) -> None:
+    """Calls of an AllReduce with inputs, then outputs, at no multiple of 8 bytes."""
+    ranks, count = on.plan.collective.ranks, 333
+    for k in (0, 1):
+        sent = [np.ones(count + k, np.int32)[k:] for _ in range(ranks)]
+        results = [np.zeros(count + 1 - k, np.int32)[1 - k :] for _ in range(ranks)]
+        on(sent, results)
+        assert (np.array(results) == ranks).all()
+
+
 def main(cases: str, *flags: str) -> None:
     os.environ.pop("LD_PRELOAD", None)  # the compiler needs no sanitizer
     device = ThreadsDevice(flags=flags)
@@ -96,6 +108,8 @@ def main(cases: str, *flags: str) -> None:
                 assert on.way_of_groups("int32") in ("", "through the switch") or name == "library"
                 found = [wrong(on, count) for count in (1001, 5, 333)]
                 assert found == [0, 0, 0], (plan, engine, found)
+                if name == "runs":
+                    check_odd(on)
 
 
 if __name__ == "__main__":

@@ -157,10 +157,9 @@ def _found(
     most = limits.max_blocks if limits.is_one_device else _MOST_INSTANCES
     for sizes in _COMPARED:
         is_small = sizes[-1] <= _SMALL_BYTES
-        by_instance = is_small or limits.is_one_device
-        allocation = Allocation.INSTANCE if by_instance else Allocation.CONNECTION
+        allocations = [Allocation.INSTANCE] if is_small else [Allocation.CONNECTION]
         choices += choose(
-            programs[allocation],
+            programs[allocations[0]],
             sizes,
             machine,
             interpreter=True,
@@ -169,7 +168,7 @@ def _found(
             instances=[number for number in _INSTANCES if number <= most],
             channels=1,
             schedule=Schedule.MSCCL,
-            allocate=allocation,
+            allocate=allocations + [Allocation.INSTANCE] * limits.is_one_device,
         ).ranges
     note = f"the fastest by the model of {machine.name}, not measured here"
     ends = [*(choice.end.size_bytes for choice in choices[:-1]), None]

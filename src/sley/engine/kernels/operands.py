@@ -163,7 +163,7 @@ def operands(plan: Plan) -> Operands:
         averages=_averages(plan, messages),
         scales=_scales(plan),
         homes=Homes.of(plan, messages),
-        runs=Runs.of(plan, messages, waits, found.holds),
+        runs=Runs.of(plan, messages, waits, found),
     )
 
 

@@ -41,7 +41,7 @@ _SHARED_BYTES = 48 << 10
 """The shared memory that a block has on every GPU."""
 
 _STATE_BYTES, _PEER_BYTES, _LENT_BYTES, _WAIT_BYTES = 1024, 112, 48, 32
-_STEP_BYTES, _CONDITION_BYTES, _ROW_BYTES = 48, 8, 96
+_STEP_BYTES, _CONDITION_BYTES, _ROW_BYTES = 48, 8, 192
 """Shared memory of a block (`primitives/state.hpp`, `interpreter.hpp`, `runs.hpp`): at most 1 KiB,
 and for each connection of its senders and receivers (more with Direct), wait, instruction,
 condition, and row of a run."""
@@ -175,7 +175,7 @@ def _check_shared(operands: Operands) -> None:
 def _state_bytes(operands: Operands, connections: int, waits: int) -> int:
     is_direct = operands.plan.protocol is Protocol.DIRECT
     of_connection = _PEER_BYTES + _LENT_BYTES * is_direct
-    rows = _ROW_BYTES * MOST_ROWS * (operands.plan.protocol is Protocol.LL)
+    rows = _ROW_BYTES * MOST_ROWS * (operands.plan.protocol is not Protocol.LL128)
     return _STATE_BYTES + rows + of_connection * connections + _WAIT_BYTES * waits
 
 

@@ -146,7 +146,7 @@ class LoopInputs:
         runs, waits = Runs.apart(len(t)), plan.waits
         if model.runs:
             waits = kernel_waits(plan)
-            runs = Runs.of(plan, Messages.of(plan), waits, pulls(plan).holds)
+            runs = Runs.of(plan, Messages.of(plan), waits, pulls(plan))
         speed = 1 - model.interpreter_loss if interpreter else 1.0
         moves = Moves.of(plan, topology, routes, speed, runs)
         uses = [use for c in moves.classes for use in c.uses.items()]

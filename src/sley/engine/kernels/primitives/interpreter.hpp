@@ -55,7 +55,7 @@ SLEY_INLINE void interpret_group(i32 tile, Step s, const Instruction& in, Group 
 }
 #endif
 
-#if SLEY_PROTOCOL == 1
+#if SLEY_RUNS
 SLEY_INLINE void interpret_row(i32 n, Step s, const Instruction& in, From from, To to) {
     const u32 flags = in.flags;
     switch (in.op) {
@@ -71,12 +71,15 @@ SLEY_INLINE void interpret_row(i32 n, Step s, const Instruction& in, From from, 
     }
 }
 
-SLEY_INLINE void interpret_run(i32 tile, i32 number, const Instruction& first) {
+SLEY_FUNCTION void interpret_run(i32 tile, i32 number, const Instruction& first) {
     Step s = step(static_cast<u32>(number)).waits(first.waits);
-    for (i32 k = thread(); k < first.run && thread() < workers(); k += workers()) {
+    for (i32 k = 0; k < first.run; ++k) {
+        if (!settles(k) && !publishes(k)) continue;
         const Instruction& in = steps[number + k];
         const Step own = step(static_cast<u32>(number + k)).averages(in.divisor);
-        interpret_row(k, own, in, from(in.from, in.from_message), to(in.to, in.to_message));
+        const bool stays = in.to_message < 0;
+        const To to{in.to, stays ? -1 - in.to_message : in.to_message, stays};
+        interpret_row(k, own, in, {in.from, in.from_message, in.pulled}, to);
     }
     if ((steps[number + first.run - 1].flags & kPosts) != 0) s = s.posts();
     run(tile, s, first.run);
@@ -87,7 +90,7 @@ SLEY_INLINE void interpret_run(i32 tile, i32 number, const Instruction& first) {
 SLEY_INLINE i32 interpret(i32 tile, i32 number) {
     const Instruction& in = steps[number];
     if (in.waits > 0) set_conditions(in);
-#if SLEY_PROTOCOL == 1
+#if SLEY_RUNS
     if (!kScales && in.run > 1) {
         interpret_run(tile, number, in);
         return in.run;
