@@ -114,3 +114,12 @@ def test_links_that_nccls_choice_lacks_are_told() -> None:
     found = run("simulate nccl-alltoall --topology torus:2x2x2")
     assert found.exit_code == 1
     assert "D931" in found.stderr
+
+
+def test_where_nccls_own_estimate_is_another_both_are_told() -> None:
+    told, silent = (
+        run(f"simulate nccl-allreduce --topology {machines} -b 4K -e 4K").stderr
+        for machines in ("p5:2", "ndv4")
+    )
+    assert "note: NCCL's own estimates differ more than 1.5 times: 4K" in told
+    assert "estimates" not in silent

@@ -245,8 +245,9 @@ def test_posts_limit_the_rate_of_a_connection() -> None:
     # A part has its share of a message's posts: half messages, 3 us each.
     parts = replace(FAST, slices=each(2), network_latency_us=each(6))
     found = simulated(message(), 1, fast(parts, 1))
-    # Moved 10-11 and 11-12, posted 11-14 and 14-17, on the wire 14-15 and 17-18, 3 us more.
-    assert spans(found) == {(0, 0): (10, 12), (1, 0): (18, 22)}
+    # Moved 10-11 and 11-12, posted after both at 12-15 and 15-18, as flags announce them, on the
+    # wire 15-16 and 18-19, 3 us more.
+    assert spans(found) == {(0, 0): (10, 12), (1, 0): (19, 23)}
 
 
 def test_a_ranks_connections_share_its_proxy() -> None:

@@ -85,7 +85,8 @@ class LoopInputs:
     begin_us: float64 (instructions,), until an instruction without open waits begins.
     launch_us: cost of a call with its start-up, and of the blocks of a GPU.
     slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
-    least_slice_bytes: the least size of a part.
+    least_slice_bytes: the least size of a part. whole_posts: whether proxies post whole messages to
+        the network: those whose parts only flags announce.
     """
 
     block_offset: LongArray
@@ -119,6 +120,7 @@ class LoopInputs:
     slices: int
     overhead_bytes: float
     least_slice_bytes: float
+    whole_posts: bool
 
     @cached_property
     def send(self) -> IntArray:
@@ -155,6 +157,7 @@ class LoopInputs:
         # The sends of a rank into a switch's reductions share a fence, as NCCL's scatter.
         fenced = np.where(routes.remote | routes.gathered, 0.0, model.fence_share[plan.protocol])
         before = np.where(routes.remote, model.post_share, 0.0)
+        efficiency = model.wire_efficiency[plan.protocol]
         in_run = runs.length != 1
         single = ~(RECEIVES[t.op] | SENDS[t.op]) | (not plan.per_chunk) | in_run
         begins = np.where(np.diff(waits.offset) > 0, model.wait_us, 0.0)
@@ -198,7 +201,8 @@ class LoopInputs:
             + model.block_us * int(blocks.max()),
             slices=int(model.slices[plan.protocol]),
             overhead_bytes=model.part_overhead_bytes,
-            least_slice_bytes=model.least_slice_bytes / model.wire_efficiency[plan.protocol],
+            least_slice_bytes=model.least_slice_bytes[plan.protocol] / efficiency,
+            whole_posts=plan.protocol in (Protocol.LL, Protocol.LL128),
         )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -121,6 +122,8 @@ class Simulation(Value):
     critical: the critical path, the executions that determine the time, first to last: each waits
         for the one before it.
     executions: every execution, if requested.
+    stretch: the time over what was simulated of it: above 1 if a call of fewer tiles was, with
+        `critical` and `links.load_GBps` stretched to the whole time.
     """
 
     plan: Plan
@@ -138,6 +141,36 @@ class Simulation(Value):
     links: LinkLoad
     critical: TileExecutions
     executions: TileExecutions | None = None
+    stretch: float = 1.0
+
+    def extended(self, shorter: Simulation, factor: float, tiles: int) -> Simulation:
+        """This run with more tiles, `tiles` in all, which take `factor` times as long as those that
+        it has more than a shorter run."""
+
+        def longer(name: str, ours: Any, theirs: Any) -> Any:
+            return getattr(ours, name) + factor * (getattr(ours, name) - getattr(theirs, name))
+
+        time_us = longer("time_us", self, shorter)
+        stretch = (time_us - self.launch_us) / max(self.time_us - self.launch_us, 1e-12)
+        path, links = self.critical, self.links
+        at = {
+            name: self.launch_us + (getattr(path, name) - self.launch_us) * stretch
+            for name in ("turn_us", "start_us", "end_us")
+        }
+        columns = BlockTimes.column_names()
+        return replace(
+            self,
+            tiles=tiles,
+            time_us=time_us,
+            blocks=BlockTimes(**{n: longer(n, self.blocks, shorter.blocks) for n in columns}),
+            links=LinkLoad(
+                longer("moved_bytes", links, shorter.links),
+                links.bin_us * stretch,
+                links.load_GBps,
+            ),
+            critical=replace(path, moving_us=path.moving_us * stretch, **at),
+            stretch=stretch,
+        )
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
