@@ -19,10 +19,12 @@ import sley
 from sley import Topology, topologies
 from sley.compiler import nccl_plan
 from sley.errors import SleyError
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import NONE
+from sley.ir.topology import Builder
 from sley.model import table_fit
 from sley.model.nccl import choice as nccl
 from sley.model.nccl.runs import NcclRuns
-from sley.topologies.machine import machine_from
 
 TABLES = "measured/nccl-tests.jsonl"
 
@@ -90,10 +92,14 @@ def _with_sixteen_cards() -> Topology:
     """Two BM.GPU4.8 of Oracle: DGX A100 with two cards of 100 Gb/s for each GPU, by the table's
     source, each of which reaches half of what a card of 200 Gb/s does. NCCL gives every channel one
     of them. A rank of a topology has one card, so DGX A100 counts the two as one."""
-    near = [[gpu] for gpu in range(8) for _ in range(2)]
-    cards = {"count": 16, "nominal_GBps": 12.5, "GBps": 12.0, "gpus": near}
-    tables = {"name": "BM.GPU4.8", "like": "dgx-a100", "cards": cards}
-    return machine_from("BM.GPU4.8", tables).topology(2)
+    builder = Builder("BM.GPU4.8", np.repeat([0, 1], 8))
+    switches = builder.add(VertexKind.SWITCH, [0, 1])
+    builder.both(np.arange(16), np.repeat(switches, 8), LinkKind.NVLINK, 300.0, 230.0)
+    cards = builder.add(VertexKind.NIC, np.repeat([0, 1], 16))
+    builder.both(np.repeat(np.arange(16), 2), cards, LinkKind.PCIE, 12.5, 12.0)
+    (network,) = builder.add(VertexKind.SWITCH, [NONE])
+    builder.both(cards, np.full(32, network), LinkKind.NETWORK, 12.5, 12.0)
+    return builder.topology(topologies.dgx_a100().model)
 
 
 KNOWN: Mapping[str, Table] = MappingProxyType(

@@ -74,7 +74,6 @@ class OneGPU:
             fence_share=ByProtocol(0.0, 0.0, self.fence_share),
             wire_efficiency=self.share,
             tile_bytes=ByProtocol(64 << 10, 120 << 10, 128 << 10),
-            slices=ByProtocol(1, 1, 2),
             nvlink_block_GBps=rate,
             local_block_GBps=rate,
             memory_GBps=self.memory_GBps,

@@ -200,7 +200,8 @@ class Arms:
     def time_us(self, index: int, size_bytes: int) -> float:
         """The simulated time of an arm."""
         arm = self.rows[index]
-        world = as_run(self.world, arm.recipe.tile, arm.block_shares)
+        theirs = arm.block_shares != (1, 1)
+        world = as_run(self.world, arm.recipe.tile, arm.block_shares, streams=theirs)
         return Simulator(arm.plan, world)(size_bytes).time_us
 
     @cached_property

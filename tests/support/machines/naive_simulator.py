@@ -164,7 +164,8 @@ class Naive:
         ranks = self.plan.block_rank.tolist()
         place = self.topology.node if self.topology.shared_memory else range(self.topology.ranks)
         blocks = max(Counter(place[rank] for rank in ranks).values(), default=0)
-        return launch + turns * model.host_launch_us + blocks * model.block_us
+        crossing = any(wire.remote for wire in self.wires.values()) * model.network_call_us
+        return launch + crossing + turns * model.host_launch_us + blocks * model.block_us
 
     @property
     def near_us(self) -> float:

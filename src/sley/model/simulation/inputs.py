@@ -83,7 +83,7 @@ class LoopInputs:
     capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), cost of
         contention. links: number of resources that are links; the rest are memories and proxies.
     begin_us: float64 (instructions,), until an instruction without open waits begins.
-    launch_us: cost of a call with its start-up, and of the blocks of a GPU.
+    launch_us: cost of a call with its start-up and its proxies', and of the blocks of a GPU.
     slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
     least_slice_bytes: the least size of a part. whole_posts: whether proxies post whole messages to
         the network: those whose parts only flags announce.
@@ -198,6 +198,7 @@ class LoopInputs:
             links=links,
             launch_us=model.launch_us[plan.protocol]
             + topology.startup_us
+            + model.network_call_us * bool(routes.remote.any())
             + model.block_us * int(blocks.max()),
             slices=int(model.slices[plan.protocol]),
             overhead_bytes=model.part_overhead_bytes,

@@ -79,6 +79,7 @@ class Simulator:
         self._keep = executions
         self.inputs = LoopInputs.of(plan, self.topology, interpreter=self.interpreter)
         self._bounds = bounds or Bounds.of(plan.collective, self.topology)
+        self._steady: dict[float, list[Simulation]] = {}
 
     def __call__(self, size: int | str) -> Simulation:
         """One call of this size, as nccl-tests counts it: a number of bytes, or a text such as
@@ -87,10 +88,13 @@ class Simulator:
         cut = Tiling.of(self.plan, self.topology.model, size_bytes)
         if self._keep or cut.tiles <= 2 * STEADY:
             return self._run(size_bytes, cut)
-        few, many = (
-            self._run(size_bytes, Tiling(tiles, cut.tile_bytes, cut.tile_bytes))
-            for tiles in (STEADY, 2 * STEADY)
-        )
+        if cut.tile_bytes not in self._steady:
+            self._steady[cut.tile_bytes] = [
+                self._run(size_bytes, Tiling(tiles, cut.tile_bytes, cut.tile_bytes))
+                for tiles in (STEADY, 2 * STEADY)
+            ]
+        few, many = self._steady[cut.tile_bytes]
+        many = replace(many, size_bytes=size_bytes, bound=self._bounds.at(size_bytes))
         # The second STEADY tiles took many - few, and so does each further STEADY of them.
         further = (cut.tiles - 1 + cut.last_bytes / cut.tile_bytes) / STEADY - 2
         return many.extended(few, further, cut.tiles)
