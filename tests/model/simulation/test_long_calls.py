@@ -6,7 +6,7 @@ import sley
 from sley import topologies
 from sley.compiler import nccl_plan
 from sley.model.nccl.runs import NcclRuns
-from sley.model.simulation.simulator import STEADY
+from sley.model.simulation.simulator import LONG
 from sley.report.limit import limit_of
 
 CALLS = [
@@ -32,4 +32,4 @@ def test_a_long_call_takes_as_long_as_all_of_its_tiles(collective, machines, siz
     assert short.critical.end_us[-1] == pytest.approx(short.time_us)
     assert sum(limit_of(short).parts_us.values()) == pytest.approx(short.time_us)
     assert limit_of(short).factor is limit_of(full).factor
-    assert (short.stretch > 1) == (full.tiles > 2 * STEADY)
+    assert (short.stretch > 1) == (full.tiles > LONG)
