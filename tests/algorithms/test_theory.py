@@ -59,6 +59,7 @@ FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "ring-allreduce": (lambda n: 2 * (n - 1), two),
     "one-step-allreduce": (lambda n: 1, lambda n: n - 1),
     "all-pairs-allreduce": (lambda n: 2, two),
+    "rank-order-allreduce": (lambda n: 2, two),
     "direct-alltonext": (lambda n: 1, lambda n: 1),
     "ring-allgather": (lambda n: n - 1, lambda n: n - 1),
     "all-pairs-allgather": (lambda n: 1, lambda n: n - 1),

@@ -18,9 +18,8 @@ from sley.engine import native
 from sley.engine.devices import Settings
 from sley.ir.words import ReduceOp
 from support.devices.made_ahead import stand_in, write_tables
-from support.devices.native_programs import BASE, FEWER_SANITIZERS, GPUS, SOURCES, run, sanitized
+from support.devices.native_programs import BASE, FEWER_SANITIZERS, RANK, run, sanitized
 
-RANK = [path for path in SOURCES["CUDA"] if path not in GPUS]
 BLOCKS = 4
 """Of a rank, at most."""
 
@@ -75,7 +74,7 @@ def run_ranks(
     unfreed = small / "unfreed"
     unfreed.write_text("leak:libcuda.so\n")  # the stand-in
     return run(
-        sanitized(sanitizers, *RANK, tests=["device_rank"], over=[BASE, GPUS]),
+        sanitized(sanitizers, RANK, tests=["device_rank"], over=BASE),
         *("device_rank", scenario, str(small), version("sley"), *arguments),
         LD_LIBRARY_PATH=stand_in(small)["LD_LIBRARY_PATH"],
         LSAN_OPTIONS=f"suppressions={unfreed}:print_suppressions=0",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from dataclasses import replace
+from operator import add
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ import sley
 from sley.algorithms import build
 from sley.ir.connections import Messages
 from sley.ir.tables import NONE
-from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, Buffer, Op
+from sley.ir.words import SENDS, Buffer, Op
 from sley.verification.hangs import run_of
 from sley.verification.scales import Scales, check_scales
 from support.generators.examples import examples
 from support.generators.random_programs import RandomProgram, random_programs
 from support.inputs import small_plans
 from support.inputs.algorithm_cases import SIZED, sizes
+from support.machines import symbolic
 
 Value = Counter[tuple[int, tuple[int, ...]]]
 """How often a value contains an input chunk, by the chunk and the ranks that have multiplied it."""
@@ -35,36 +37,14 @@ def multiplied(value: Value, rank: int) -> Value:
 
 
 def run(plan: sley.Plan, scales: Scales) -> list[Value]:
-    """What every output chunk holds after a call: one instruction after another."""
-    t, c, messages = plan.instructions, plan.collective, Messages.of(plan)
-    cells = defaultdict[int, Value](Counter)
-    for chunk in np.flatnonzero(c.initial).tolist():
-        cells[int(c.input_cells(plan.layout)[chunk])] = Counter({(chunk, ()): 1})
-    channels = defaultdict[int, deque[list[Value]]](deque)
-    for row in np.argsort(run_of(plan, messages).level, kind="stable").tolist():
-        op, rank, numbers = int(t.op[row]), int(plan.rank[row]), range(int(t.count[row]))
+    """What every output chunk holds after a call."""
 
-        def read(
-            start: int, scaled: bool, rank: int = rank, numbers: range = numbers
-        ) -> list[Value]:
-            found = [cells[start + k] for k in numbers]
-            return [multiplied(value, rank) for value in found] if scaled else found
+    def read(value: Value, row: int, is_source: bool) -> Value:
+        marks = scales.source if is_source else scales.destination
+        return multiplied(value, int(plan.rank[row])) if marks[row] else value
 
-        at = np.array([row])
-        src, dst = (int(of(at)[0]) for of in (plan.source_cells, plan.destination_cells))
-        made = read(src, bool(scales.source[row])) if READS_SOURCE[op] else []
-        if RECEIVES[op] or op == Op.REDUCE:
-            other = (
-                read(dst, bool(scales.destination[row]))
-                if op == Op.REDUCE
-                else channels[int(messages.send_of[row])].popleft()
-            )
-            made = [a + b for a, b in zip(made, other, strict=True)] if REDUCES[op] else other
-        for k in numbers if WRITES_DESTINATION[op] else ():
-            cells[dst + k] = made[k]
-        if SENDS[op]:
-            channels[row].append(made)
-    return [cells[cell] for cell in c.output_cells(plan.layout).tolist()]
+    found = symbolic.run(plan, lambda chunk: Counter({(chunk, ()): 1}), add, read)
+    return [value or Counter() for value in found]
 
 
 def is_right(plan: sley.Plan, scales: Scales) -> bool:

@@ -70,20 +70,22 @@ def one_step_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
     """
 
     def body(p: ChunkProgram) -> None:
-        sum_in_rank_order(p, np.arange(ranks), in_place)
+        rank = np.arange(ranks)
+        where = ("in", rank) if in_place else ("out", np.zeros_like(rank))
+        sum_in_rank_order(p, rank, *where)
 
     return trace(ReduceScatter(ranks, 1, in_place), body)
 
 
-def sum_in_rank_order(p: ChunkProgram, part: LongArray, in_place: bool) -> None:
+def sum_in_rank_order(p: ChunkProgram, part: LongArray, result: str, place: LongArray) -> None:
     """Every rank sums one chunk from all ranks, in the order of the ranks: in scratch until its own
-    data are part of the sum, then in chunk 0 of the output or, in place, where its own data were.
-    So it never writes there before it has read its input.
+    data are part of the sum, then in its result. So it never writes there before it has read its
+    input.
 
-    part: int64 (ranks,), the chunk of the inputs that each rank sums.
+    part: int64 (ranks,), the chunk of the inputs that each rank sums. result, place: the buffer and
+    each rank's chunk of it for the sum; the input in place, where its own data are.
     """
     rank = np.arange(len(part))
-    result, place = ("in", part) if in_place else ("out", np.zeros_like(part))
 
     def sent(source: int, to: LongArray) -> Ref:
         return p.chunk(np.full_like(to, source), "in", part[to])

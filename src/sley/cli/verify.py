@@ -54,6 +54,7 @@ from sley.verification import Proof, verify
 @click.option(
     "--slot-bytes", type=SizeType(), help="For an XML file with --target: size of a slot."
 )
+@click.option("--order", is_flag=True, help="Show in which order it adds up.")
 @common_options
 def verify_command(
     selection: Selection,
@@ -61,6 +62,7 @@ def verify_command(
     target: str | None,
     max_bytes: int | None,
     slot_bytes: int | None,
+    order: bool,
     phases: Phases,
 ) -> None:
     """Prove that WHAT is correct: values, races, hangs, connections.
@@ -93,7 +95,7 @@ def verify_command(
     if phases.quiet:
         phases.print_json(
             target=target,
-            proofs=[_row(proof) for proof in proofs],
+            proofs=[_row(proof, order) for proof in proofs],
             notes=[note.to_json() for note in notes],
             recipe=dict(recipe),
         )
@@ -103,6 +105,9 @@ def verify_command(
         report_notes(proof.remarks)
         echo(str(proof))
         echo(proof.holds)
+        if order:
+            with phases("order"):
+                echo(str(proof.order))
     if recipe:
         echo(f"made from: {' '.join(filter(None, recipe.values()))}")
     if end:
@@ -140,7 +145,7 @@ def _prove_plan(
     return proof, {} if file is None else file.recipe
 
 
-def _row(proof: Proof) -> dict[str, object]:
+def _row(proof: Proof, order: bool) -> dict[str, object]:
     """A proof as plain values, for --json."""
     return {
         "plan": proof.plan.name,
@@ -149,4 +154,5 @@ def _row(proof: Proof) -> dict[str, object]:
         **attributes(proof, "slots", "per_chunk", "steps"),
         "conditions": [condition.to_json() for condition in proof.conditions],
         "remarks": [remark.to_json() for remark in proof.remarks],
+        **({"order": proof.order.to_json()} if order else {}),
     }

@@ -90,6 +90,7 @@ class Ranges(Table):
     count: the number of chunks.
     packet: whether the range holds packets: data with flags, twice as long. Packet `index` of the
         scratch takes its chunks 2 * index and 2 * index + 1.
+    switched: whether a switch reads or writes it, with the other ranges of the move on that side.
     """
 
     WORDS = MappingProxyType({"buffer": Buffer})
@@ -102,6 +103,7 @@ class Ranges(Table):
     index: IntArray
     count: IntArray
     packet: BoolArray
+    switched: BoolArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class SymbolicRun:
     scaling: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     @classmethod
-    def start(cls, plan: Plan, messages: Messages) -> SymbolicRun:
+    def start(cls, plan: Plan, messages: Messages) -> Self:
         t, layout, c = plan.instructions, plan.layout, plan.collective
         inputs = Values.inputs(c)
         present = np.flatnonzero(c.initial)
@@ -119,7 +120,8 @@ class SymbolicRun:
         combines = op == Op.REDUCE
         value[combines] = self._read(self.destination, row[combines], part[combines])
         reduces = REDUCES[op]
-        value[reduces] = value[reduces] + self._read(self.source, row[reduces], part[reduces])
+        local = self._read(self.source, row[reduces], part[reduces])
+        value[reduces] = self.combined(row[reduces], value[reduces], local)
         moves = READS_SOURCE[op] & ~reduces
         value[moves] = self._read(self.source, row[moves], part[moves])
         stores, sends = WRITES_DESTINATION[op], SENDS[op]
@@ -138,8 +140,13 @@ class SymbolicRun:
         value = Values.nothing(len(row))
         for k, (at, messages) in enumerate(_each(self.incoming, row)):
             found = self.messages[self.message_at[messages] + part[at]]
-            value[at] = value[at] + found if k else found
+            value[at] = self.combined(row[at], value[at], found, k) if k else found
         return value
+
+    def combined(self, row: np.ndarray, one: Values, other: Values, member: int = 0) -> Values:
+        """The results of the instructions `row`; with `member`, of the messages before it that a
+        switch combines and the next one."""
+        return one + other
 
     def _read(self, start: np.ndarray, row: np.ndarray, part: np.ndarray) -> Values:
         cells = start[row] + part

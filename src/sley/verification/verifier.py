@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from sley.ir.tables import NONE
 from sley.ir.words import GROUP_PROTOCOLS, REDUCES, Op, is_integer
 from sley.verification.hangs import run_abstractly
 from sley.verification.one_sided import check_one_sided
+from sley.verification.order import SumOrder
 from sley.verification.races import check_races
 from sley.verification.result import check_result
 
@@ -141,6 +143,11 @@ class Proof:
             f"no race; no hang{slots}"
             + (", one for each chunk of a message" if self.per_chunk else "")
         )
+
+    @cached_property
+    def order(self) -> SumOrder:
+        """The order in which the plan adds up."""
+        return SumOrder.of(self.plan)
 
     @property
     def holds(self) -> str:

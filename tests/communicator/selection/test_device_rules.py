@@ -55,7 +55,7 @@ def check_table(table: list[tuple[SizeRange, ReadyPlan]]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_size_of_every_call_has_a_proven_plan(kind: str) -> None:
     made = plans()
-    for place in {True, False, *made.places(kind)}:
+    for place in (True, False, None):
         for root in range(3 if CALLS[kind].roles else 1):
             table = made.table(kind, in_place=place, root=root)
             check_table(table)

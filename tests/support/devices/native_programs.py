@@ -42,12 +42,12 @@ SOURCES = {
 }
 """The sources of each part, as native/sources.cmake lists them."""
 
-_BASE = ("FABRIC", "ENGINE", "MEETING", "DEVICES")
-BASE = tuple(path for part in _BASE for path in SOURCES[part])
-"""What programs under a sanitizer share."""
+_BASE = ("FABRIC", "ENGINE", "MEETING", "DEVICES", "CUDA")
+RANK = NATIVE / "devices" / "device_rank.cpp"
+"""Ranks on GPUs, for which some tests have stand-ins."""
 
-GPUS = tuple(path for path in SOURCES["CUDA"] if path.name != "device_rank.cpp")
-"""Without the ranks on them, for which some tests have stand-ins."""
+BASE = tuple(path for part in _BASE for path in SOURCES[part] if path != RANK)
+"""What programs under a sanitizer share."""
 
 SKIPPED = 77
 """The exit status of a test that this machine cannot run."""
@@ -114,13 +114,13 @@ def link(
     tests: Sequence[str],
     sources: Sequence[Path],
     *flags: str,
-    over: Sequence[Sequence[Path]] = (),
+    over: Sequence[Path] = (),
 ) -> Path:
     """The program of some sources and of tests, of which its first argument names one.
 
-    over: further sources, each sequence compiled as one text for all programs with these flags.
+    over: further sources, compiled as one text for all programs with these flags.
     """
-    objects = [str(_built(part, ".o", *flags, "-c")) for part in over]
+    objects = [str(_built(over, ".o", *flags, "-c"))] if over else []
     sources = [*sources, *(path for test in tests for path in sorted(TESTS.glob(f"{test}_*.cpp")))]
     text = ""
     if tests:
@@ -152,7 +152,7 @@ def _built(
 
 
 def sanitized(
-    sanitizers: str, *sources: Path, tests: Sequence[str] = (), over: Sequence[Sequence[Path]] = ()
+    sanitizers: str, *sources: Path, tests: Sequence[str] = (), over: Sequence[Path] = ()
 ) -> Path:
     """The program of `sources` and `tests`, or of all tests, with `sanitizers`; skips the test if
     these don't work. over: as in `link`.
@@ -161,7 +161,7 @@ def sanitized(
     """
     _check_sanitizers(sanitizers)
     if not sources:
-        tests, over = _TESTS[sanitizers], [BASE]
+        tests, over = _TESTS[sanitizers], BASE
         parts = [test.upper() for test in tests if test.upper() not in _BASE]
         sources = tuple(path for part in parts for path in SOURCES.get(part, ()))
     options = ("-g1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all")

@@ -93,11 +93,12 @@ def plan_of(
         for sides in row.moves:
             for writes, side in enumerate(sides):
                 ranges += [
-                    (number, move, writes, at.rank, BUFFERS[at.buffer], *at[2:]) for at in side
+                    (number, move, writes, at.rank, BUFFERS[at.buffer], *at[2:], False)
+                    for at in side
                 ]
             move += 1
     sizes = [len(block.rows) for block in blocks]
-    columns = np.array(ranges, np.int64).reshape(-1, 8).T
+    columns = np.array(ranges, np.int64).reshape(-1, 9).T
     table = np.array(counters, np.int64).reshape(-1, 3).T
     return OneSidedPlan(
         name="plan",

@@ -86,7 +86,11 @@ class Executor:
 
     def _write(self, place: Place, unit: int, value: Value) -> None:
         rank, name, first = place
-        self.memory[rank, name, first + unit] = tuple(sorted(value, key=str))
+        self.memory[rank, name, first + unit] = value
+
+    def sum_of(self, values: list[Value]) -> Value:
+        """The sum of values, in the order of the executor's sums."""
+        return tuple(sorted((unit for value in values for unit in value), key=str))
 
     def run(self) -> bool:
         """Executes the call; false if it hangs."""
@@ -248,14 +252,14 @@ class Executor:
                 self.ports[rank, end[0]].append(lambda other=other: self._send(src[0], other))
             return
         for k in range(src[0][1]):
-            value: Value = ()
-            for one in src:
-                for place in one[0]:
-                    held = one in packets_in
-                    value += self._packet(place, k) if held else self._read(place, k)
+            packets = [self._packet(place, k) for one in packets_in for place in one[0]]
+            others = [one for one in src if one not in packets_in]
+            plain = [self._read(place, k) for one in others for place in one[0]]
+            # handleReduceSendPackets adds the plain operand last.
+            value = self.sum_of([*packets, *plain])
             for number, other in enumerate(dst):
-                plain = number == 0 and name not in ("cpkt", "rppkt", "gstorepkt")
-                is_packet = not plain and name.endswith("pkt")
+                is_plain = number == 0 and name not in ("cpkt", "rppkt", "gstorepkt")
+                is_packet = not is_plain and name.endswith("pkt")
                 for place in other[0]:
                     (self._put_packet if is_packet else self._write)(place, k, value)
 

@@ -13,7 +13,7 @@ from typing import Any
 from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.device_rules import DeviceLimits, device_rows
-from sley.communicator.selection.kinds import BARRIER, CALLS, check_call, collective_of
+from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS, check_call, collective_of
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import ALL_SIZES, SizeRange
@@ -364,7 +364,7 @@ def default_rows(
     group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits())
     check_call(kind, group.ranks, 0, root)
     varies = CALLS[kind].varies
-    if varies:
+    if varies or kind == ALL_TO_ALL:
         in_place = bool(in_place)
     common: dict[str, Any] = {"in_place": bool(in_place)}
     if CALLS[kind].roles:

@@ -260,8 +260,9 @@ class _Rows:
             for rank in span.ranks:
                 if span.writes and span.kind.packet and (rank, *_place(span)) in kept:
                     continue
-                place = (rank, span.buffer, span.index, span.size, span.kind.packet)
-                self._ranges.extend((operation, self._moves, span.writes, *place))
+                place = (rank, span.buffer, span.index, span.size)
+                kind = span.kind.packet, span.kind.where is words.Where.SWITCH
+                self._ranges.extend((operation, self._moves, span.writes, *place, *kind))
         self._moves += 1
 
     def lower(self, one: Located, iteration: int = 0) -> None:

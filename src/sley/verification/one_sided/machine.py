@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
+from operator import add
 
 import numpy as np
 
@@ -58,7 +60,7 @@ def perform_calls(plan: OneSidedPlan) -> Calls:
     accesses without an order; else V205 and V206 for wrong results. These come before V215 if
     already the first call is wrong: no order between calls would mend it.
     """
-    run = _Run(plan)
+    run = OneSidedRun(plan)
     run.perform()
     found = [*run.twice.values()] or run.stuck()
     if not found:
@@ -129,7 +131,7 @@ class _Access:
         )
 
 
-class _Run:
+class OneSidedRun:
     """One run of consecutive calls."""
 
     def __init__(self, plan: OneSidedPlan) -> None:
@@ -408,15 +410,19 @@ class _Run:
         for sources, destinations in self._moves.get(row, []):
             access = _Access(len(self._moved), agent, epoch, call, clock)
             self._moved.append(_Move(row, call, agent, epoch, clock))
-            value = None
+            values = []
             for item in sources:
-                read = self._read(item, access)
+                values.append(self._read(item, access))
                 access.shown.extend(self._read_packets(item, access) if item.packet else ())
-                value = read if value is None else value + read
+            value = self._sum(row, sources, values) if values else None
             for item in destinations:
                 self._write(item, access, value)
             seen += [clock for _, _, clock in access.shown]
         return seen
+
+    def _sum(self, row: int, sources: list[Range], values: list[Values]) -> Values:
+        """The sum of what a move reads, at least one value."""
+        return reduce(add, values)
 
     def _read(self, item: Range, access: _Access) -> Values:
         """The values of a range. Plain data must have been written before; packets show that

@@ -19,13 +19,14 @@ PLAIN, DATA, FLAG = 0, 1, 2
 @dataclass(frozen=True)
 class Range:
     """A range of a move. cell: its first cell in copy 0. size: chunks of a copy of the scratch, 0
-    in other buffers."""
+    in other buffers. switched: whether a switch accesses it."""
 
     rank: int
     cell: int
     count: int
     packet: bool
     size: int
+    switched: bool
 
     def cells(self, copy: int) -> np.ndarray:
         """The cells of its chunks, of packets the first halves."""
@@ -59,7 +60,9 @@ def moves_of(plan: OneSidedPlan) -> Moves:
     for k in range(len(r)):
         rank = int(r.rank[k])
         size = int(plan.scratch_chunks[rank]) if r.buffer[k] == Buffer.SCRATCH else 0
-        item = Range(rank, int(first[k]), int(r.count[k]), bool(r.packet[k]), size)
+        item = Range(
+            rank, int(first[k]), int(r.count[k]), bool(r.packet[k]), size, bool(r.switched[k])
+        )
         sides = found[int(r.operation[k])].setdefault(int(r.move[k]), ([], []))
         sides[int(r.writes[k])].append(item)
     return {row: list(moves.values()) for row, moves in found.items()}
