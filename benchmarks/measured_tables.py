@@ -117,6 +117,20 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
         "h200-ag": Table("2x8 H200 (A3 Ultra)", lambda: topologies.dgx_h100(2)),
         "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each, launch_gpus=2),
         "v100": Table("1x8 V100 (DGX-1)", topologies.dgx1, launch_gpus=8),
+        "az-h200": Table("1x8 H200 (ND H200 v5)", topologies.h200, launch_gpus=8),
+        "cw-gb200-1rack": Table("72 GB200 (NVL72)", topologies.gb200_nvl72),
+        "cw-b200-2n": Table("2x8 B200", lambda: topologies.b200(2)),
+        "ho-mi325x-1n": Table("1x8 MI325X", topologies.mi325x),
+        "ho-mi325x-2n": Table("2x8 MI325X", lambda: topologies.mi325x(2)),
+        "ho-mi325x-4n": Table("4x8 MI325X", lambda: topologies.mi325x(4)),
+        "ho-mi325x-8n": Table("8x8 MI325X", lambda: topologies.mi325x(8)),
+        "ho-mi355x-2n": Table("2x8 MI355X", lambda: topologies.mi355x(2)),
+        "zt-a3mega": Table("2x8 H100 (A3 Mega, TCPXO)", lambda: topologies.a3_mega(2)),
+        "nv1801-nvl4x3-ring": Table(
+            "3x4 GB200 (three racks)",
+            lambda: replace(topologies.nd_gb200(3), in_network=False),
+        ),
+        "crusoe-a100": Table("2x8 A100 (Crusoe)", lambda: topologies.dgx_a100(2)),
     }
 )
 """The tables whose machines are known."""

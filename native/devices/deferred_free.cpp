@@ -61,6 +61,7 @@ void forget(const void* key) {
 
 LaunchTurn::LaunchTurn() {
     std::unique_lock<std::mutex> held(g_lock);
+    free_all(held);  // now, or never while calls follow one another
     g_changed.wait(held, [] { return !g_busy; });
     g_busy = true;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,22 @@ def test_given_orders_are_the_rings_of_the_channels(name: str, in_place: bool) -
         around = set(zip(order.tolist(), np.roll(order, -1).tolist(), strict=True))
         assert pairs <= around, "data go along the ring"
         assert len(pairs) >= len(order) - 1, "and all the way"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_trees_with_orders_have_chains_along_the_links(in_place: bool) -> None:
+    """A ring's way through a node is a chain, in both directions of its links."""
+    topology = topologies.mi300x(3)
+    orders = topologies.link_rings(topology).orders
+    program = sley.algorithms.multi_tree_allreduce(3, 8, orders=orders, in_place=in_place)
+    t = program.transfers
+    sley.verify(sley.compile(program, topology=topology))
+    ways = orders.reshape(-1, 3, 8)
+    for channel, chains in enumerate(np.repeat(ways, 2, axis=0)):
+        used = t.remote & (t.channel == channel) & (t.src // 8 == t.dst // 8)
+        pairs = set(zip(t.src[used].tolist(), t.dst[used].tolist(), strict=True))
+        links = {(a, b) for chain in chains.tolist() for a, b in pairwise(chain)}
+        assert pairs == links | {(b, a) for a, b in links}
 
 
 @pytest.mark.parametrize("name", ROOTED)

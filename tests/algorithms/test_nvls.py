@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import sley
+from sley import SleyError
 from sley.ir.groups import without_groups
 from sley.ir.words import RECEIVES, SENDS, WRITES_DESTINATION, Buffer
 from support.generators.sampling import sampled
@@ -45,8 +46,8 @@ def test_every_algorithm_with_switches_is_right(
     sampled(
         (name, sizes, in_place)
         for name, sizes in (
-            ("nvls-allreduce", {"ranks": 3}),
-            ("nvls-tree-allreduce", {"nodes": 3, "gpus": 2}),
+            ("nvls-allreduce", {"ranks": 3, "heads": 2}),
+            ("nvls-tree-allreduce", {"nodes": 3, "gpus": 2, "heads": 1}),
             ("nvls-allgather", {"nodes": 2, "gpus": 2}),
             ("nvls-reducescatter", {"nodes": 2, "gpus": 2}),
         )
@@ -84,6 +85,14 @@ def test_ranks_send_what_theory_says(
     for mask, wanted in zip((sent & ~out & ~across, across, out), sends, strict=True):
         chunks = np.bincount(plan.rank[mask], t.count[mask], minlength=ranks)
         assert chunks / plan.collective.chunks == pytest.approx(np.full(ranks, wanted))
+
+
+@pytest.mark.parametrize("heads", [0, 5, 1.5])
+def test_heads_are_gpus_of_a_node(heads: Any) -> None:
+    for name in ("nvls-allreduce", "nvls-tree-allreduce"):
+        with pytest.raises(SleyError) as caught:
+            sley.algorithms.build(name, nodes=1, gpus=4, heads=heads)
+        assert caught.value.code == "L102"
 
 
 def test_every_head_has_all_others_of_its_node_in_its_group() -> None:

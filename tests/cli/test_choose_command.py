@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sley import load
+from sley import load, topologies
 from sley.cli import main
+from sley.topologies.one_gpu import ONE_H100
 from support.inputs.schedule_files import forest
 
 FEW = ("--topology", "ndv4", "--instances", "1,8", "--channels", 1)
@@ -218,3 +219,14 @@ def test_an_argument_goes_to_each_algorithm_that_takes_it() -> None:
     refused = sley("choose", *rings, "--arg", "rows=1")
     assert refused.exit_code == 2
     assert "no WHAT takes --arg rows" in refused.stderr
+
+
+def test_the_json_has_the_threads_of_sleys_kernels(tmp_path: Path) -> None:
+    path, few = tmp_path / "one.toml", ("--protocol", "ll", "--allocate", "instance")
+    topologies.save(ONE_H100.topology(2), path)
+    for topology, expected in ((path, [128, 512]), ("ndv4", [None, None])):
+        line = ("ring-allreduce", "--topology", topology, *few, "-b", "1K", "-e", "16M", "-f", 4)
+        ranges = chosen(*line)["ranges"]
+        assert [ranges[0]["begin"]["threads"], ranges[-1]["end"]["threads"]] == expected
+    simulated = sley("simulate", "ring-allreduce", "--topology", path, *few, "-b", "1K", "--json")
+    assert [row["threads"] for row in json.loads(simulated.stdout)["simulations"]] == [128]

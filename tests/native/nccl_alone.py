@@ -295,7 +295,8 @@ def graphs() -> None:
             use(rank)
             drive("cuStreamSynchronize", stream)
 
-    for _ in range(2):  # at the first time a stream isn't known
+    for _ in range(3):  # first a stream isn't known, then what ended before is freed
+        synchronize()
         asked(1)
         for _, one in every:
             reduced(*one)

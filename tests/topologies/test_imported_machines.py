@@ -241,7 +241,7 @@ def test_gpus_compute_at_the_rates_of_their_generation(
     one = cpu(gpu("a", 0, NVSWITCH, words), gpu("b", 1, NVSWITCH, words), words='arch="arm64"')
     found = read(tmp_path, system(one))
     known = topologies.find_machine(machine).model
-    for name in ("nvlink_block_GBps", "local_block_GBps", "memory_GBps", "nvlink_latency_us"):
+    for name in ("architecture", "nvlink_block_GBps", "memory_GBps", "nvlink_latency_us"):
         assert getattr(found.topology.model, name) == getattr(known, name)
     assert f"the rates of {machine}" in said(found)
     other = read(tmp_path, system(one), like="ndv2")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sley import SleyError, Topology, topologies
-from sley.ir.tables import FloatArray
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import NONE, FloatArray
+from sley.ir.topology import Builder
 from sley.topologies import LinkRings, link_rings
 from support.generators.examples import examples
 
 
 def rates_of(topology: Topology) -> FloatArray:
-    """float64 (ranks, ranks): the rate of the direct links from rank to rank."""
+    """float64 (ranks, ranks): the rate of the direct links from rank to rank of a node."""
     rates, t = np.zeros((topology.ranks, topology.ranks)), topology.links
     for src, dst, rate in zip(t.src.tolist(), t.dst.tolist(), t.GBps.tolist(), strict=True):
         if src < topology.ranks and dst < topology.ranks:
@@ -25,12 +27,19 @@ def rates_of(topology: Topology) -> FloatArray:
 
 
 def check(topology: Topology, rings: LinkRings) -> None:
-    used = np.zeros((topology.ranks, topology.ranks))
+    used, node = np.zeros((topology.ranks, topology.ranks)), topology.node
     for order in rings.orders.tolist():
         assert sorted(order) == list(range(topology.ranks)), "a ring visits every rank once"
         for src, dst in zip(order, order[1:] + order[:1], strict=True):
             used[src, dst] += rings.GBps
-    assert (used <= rates_of(topology) + 1e-9).all(), "rings don't use more than a link has"
+    across = node[:, None] != node
+    inside = np.where(across, 0, used)
+    assert (inside <= rates_of(topology) + 1e-9).all(), "rings don't use more than a link has"
+    for way in (used, used.T):  # leaving a card, and entering it
+        cards = np.bincount(topology.nic, np.where(across, way, 0).sum(axis=1))
+        network = topology.links.GBps[topology.links.kind == LinkKind.NETWORK]
+        assert (cards <= network.max(initial=0)).all()
+        assert np.unique(cards[cards > 0]).size <= 1, "and load all cards alike"
 
 
 def full(ranks: int, times: int = 1) -> Topology:
@@ -45,6 +54,10 @@ def full(ranks: int, times: int = 1) -> Topology:
         ("dgx1", 6, 20.0),
         ("ndv2", 6, 20.0),
         ("mi300x", 7, 48.0),
+        ("mi300x:2", 8, 48.0),
+        ("mi300x:5", 8, 48.0),
+        ("dgx1:2", 4, 12.0),
+        ("ndv2:3", 1, 12.0),
         ("mi250x", 6, 36.0),
         ("torus:4x4", 4, 20.0),
         ("mesh:2x4", 2, 20.0),
@@ -53,7 +66,8 @@ def full(ranks: int, times: int = 1) -> Topology:
 def test_a_machine_has_as_many_rings_as_its_links_allow(
     name: str, number: int, rate: float
 ) -> None:
-    """6 and 7 links a GPU; in 6 of a die of MI250X, which has 4 to its twin: three leave each."""
+    """6 and 7 links a GPU; in 6 of a die of MI250X, which has 4 to its twin: three leave each.
+    Between nodes a ring takes a card, so 8 MI300X have one more, and DGX-1 as many as cards."""
     topology = topologies.find(name)
     rings = link_rings(topology)
     check(topology, rings)
@@ -70,12 +84,38 @@ def test_four_gpus_with_two_links_for_each_pair_have_six_rings() -> None:
         assert (len(rings.orders), rings.GBps) == (6, rate)
 
 
-@pytest.mark.parametrize("name", ["ndv4", "pcie-8", "dgx1:2", "mesh:1x4", "mesh:3x3", "1x1"])
+@pytest.mark.parametrize("name", ["ndv4", "pcie-8", "ndv4:2", "mesh:1x4", "mesh:3x3", "1x1"])
 def test_without_rings_along_links_there_are_none(name: str) -> None:
     topology = topologies.find(name)
     rings = link_rings(topology)
     assert rings.orders.shape == (0, topology.ranks)
     assert rings.GBps == 0
+
+
+def test_nodes_have_rings_by_their_ranks_wherever_those_are() -> None:
+    """Ranks that alternate between two nodes; the second node's links are half as fast."""
+    node = np.arange(8) % 2
+    builder = Builder("alternating", node)
+    for a, b in combinations(range(8), 2):
+        if node[a] == node[b]:
+            builder.both([a], [b], LinkKind.NVLINK, 20 / (1 + node[a]), 20 / (1 + node[a]))
+    (network,) = builder.add(VertexKind.NETWORK, [NONE])
+    for rank, card in enumerate(builder.add(VertexKind.NIC, node)):
+        builder.both([rank], [card], LinkKind.PCIE, 20, 20)
+        builder.both([card], [network], LinkKind.NETWORK, 20, 20)
+    topology = builder.topology(None)
+    rings = link_rings(topology)
+    check(topology, rings)
+    assert (len(rings.orders), rings.GBps) == (4, 10.0)
+    assert (node[rings.orders] == np.repeat([0, 1], 4)).all(), "node by node"
+
+
+def test_nodes_that_differ_in_their_numbers_of_gpus_have_none() -> None:
+    builder = Builder("uneven", np.array([0, 0, 0, 1]))
+    for a, b in ((0, 1), (1, 2), (2, 0)):
+        builder.both([a], [b], LinkKind.NVLINK, 20, 20)
+    builder.both([2], [3], LinkKind.NETWORK, 20, 20)
+    assert not link_rings(builder.topology(None)).GBps
 
 
 @examples(9)

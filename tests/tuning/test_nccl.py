@@ -14,9 +14,13 @@ import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG, build
 from sley.communicator.selection.policy import program_of
+from sley.compiler import nccl_plan
+from sley.ir.sizes import checked_size
 from sley.model.nccl import choice as nccl
 from sley.model.nccl.choice import NcclAlgorithm, as_run, tiled
 from sley.model.nccl.graphs import Graph, MachineView
+from sley.model.nccl.runs import NcclRuns
+from sley.topologies import link_rings
 from sley.tuning.arms import recipe_of
 
 PROTOCOLS = nccl.PROTOCOLS
@@ -304,7 +308,7 @@ def test_broadcast_and_reduce_run_on_rings() -> None:
     assert nccl.default("reduce", topologies.ndv4(2), "256M").program == "multi-ring-reduce"
 
 
-@pytest.mark.parametrize("name", ["dgx1", "mi300x"])
+@pytest.mark.parametrize("name", ["dgx1", "mi300x", "mi300x:2"])
 @pytest.mark.parametrize(
     "collective", ["allreduce", "allgather", "reducescatter", "broadcast", "reduce"]
 )
@@ -313,20 +317,54 @@ def test_without_switches_the_rings_of_a_choice_go_along_the_links(
 ) -> None:
     topology = topologies.find(name)
     for size in ("1K", "256K", "256M"):
-        choice = nccl.default(collective, topology, size)
+        choice = nccl.forced(collective, topology, size, RING, SIMPLE)
+        assert choice is not None
         assert choice.program == f"multi-ring-{collective}"
         along = topologies.link_rings(topology).orders[: choice.channels].tolist()
         assert [list(order) for order in choice.orders] == along
         assert choice.instances == max(choice.channels // len(along), 1)
-        program = program_of(recipe_of(choice), 1, 8, in_place=False)
+        program = program_of(recipe_of(choice), topology.nodes, 8, in_place=False)
         plan = sley.compile(program, topology=topology)
         assert plan.channels == len(along)
 
 
-def test_mi300x_have_no_ll128() -> None:
-    """RCCL's table for one node of them leaves it out."""
-    assert nccl.forced("allreduce", topologies.mi300x(), "4M", RING, LL128) is None
-    assert nccl.forced("allreduce", topologies.dgx1(), "4M", RING, LL128) is not None
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_mi300x_have_no_ll128(nodes: int) -> None:
+    """RCCL has it for MI200s alone."""
+    assert nccl.forced("allreduce", topologies.mi300x(nodes), "4M", RING, LL128) is None
+    assert nccl.forced("allreduce", topologies.dgx1(nodes), "4M", RING, LL128) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "time_us"),
+    [("mi325x:4", "4G", 23904.0), ("mi355x:2", "1G", 5525.0), ("mi355x:2", "8M", 166.5)],
+)
+def test_published_times_of_rccl_between_nodes_are_predicted(
+    name: str, size: str, time_us: float
+) -> None:
+    """hisohara/ai-scripts: RCCL on MI325X with rings, on MI355X by itself (rings, then trees).
+    With all rings in one order they were 3.3 times as long."""
+    runs = NcclRuns(topologies.find(name), nccl_plan)
+    assert runs("allreduce", checked_size(size)).time_us == pytest.approx(time_us, rel=0.1)
+    assert runs.choice("allreduce", 2**30).channels == 64
+
+
+def test_trees_without_switches_go_along_the_links() -> None:
+    choice = nccl.forced("allreduce", topologies.mi300x(2), "4M", TREE, SIMPLE)
+    assert choice is not None
+    assert (choice.program, choice.channels, choice.instances) == ("multi-tree-allreduce", 64, 4)
+    assert [list(o) for o in choice.orders] == link_rings(topologies.mi300x(2)).orders.tolist()
+
+
+@pytest.mark.parametrize(
+    ("machine", "generation"),
+    [("dgx2", 0), ("p4d", 1), ("mi250x", 1), ("h200", 2), ("mi355x", 2), ("b300", 3)],
+)
+def test_the_architecture_tells_the_generation(machine: str, generation: int) -> None:
+    """Whatever the rate of the memory."""
+    topology = topologies.machine(machine)
+    fast = replace(topology, model=replace(topology.model, memory_GBps=9000))
+    assert MachineView.of(fast).generation == generation
 
 
 @given(
@@ -403,6 +441,20 @@ def test_nvls_tree_joins_nodes() -> None:
     four = nccl.forced("allreduce", topologies.ndv5_nvls(4), "1G", NcclAlgorithm.NVLS_TREE, SIMPLE)
     assert four is not None
     assert four.tile == 1 / 32
+
+
+def test_nvls_has_32_heads_at_most() -> None:
+    """A rack of 72 GPUs: 33 shares of 20 GB/s fit on 722, of which NCCL counts 0.74 x 31/32; only
+    AllReduce uses it with more GPUs than heads."""
+    rack = topologies.gb200_nvl72()
+    choice = nccl.default("allreduce", rack, "64M")
+    assert (choice.algorithm, choice.heads, choice.channels) == (NcclAlgorithm.NVLS, 32, 24)
+    moved = 2**26 * 2 * 71 / 72
+    assert choice.predicted_us == pytest.approx(25 + moved / (2 * 20e3 * 0.74 * 31))
+    assert nccl_plan("allreduce", choice, rack).collective.chunks == 32 * 24
+    assert recipe_of(choice).arguments == {"heads": 32}
+    assert nccl.forced("allgather", rack, "1G", NcclAlgorithm.NVLS, SIMPLE) is None
+    assert nccl.default("allreduce", topologies.gb200_nvl72(2), "1G").heads == 32
 
 
 def test_nvls_needs_switches_simple_and_three_gpus() -> None:

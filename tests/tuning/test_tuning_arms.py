@@ -46,12 +46,12 @@ def test_the_choice_of_nccl_is_an_arm_at_every_size():
 
 
 def test_without_switches_arms_keep_to_the_links():
-    """Four GPUs in a square: rings in the order of their numbers fit, all pairs don't."""
+    """Four GPUs in a square: rings and chains along the links fit, all pairs don't."""
     square = Topology.from_links("square", 4, [(0, 1), (1, 3), (3, 2), (2, 0)])
     arms = Arms.of("allreduce", square, actions="nccl")
     along = topologies.link_rings(square).orders.tolist()
     assert sorted(along) == [[0, 1, 3, 2], [0, 2, 3, 1]]
-    assert {d.name for d in arms.recipes} == {"multi-ring-allreduce"}
+    assert {d.name for d in arms.recipes} == {"multi-ring-allreduce", "multi-tree-allreduce"}
     default = arms.recipes[arms.default(1 << 20)]
     assert [list(order) for order in default.arguments["orders"]] == along
     assert time_at(arms, arms.default(1 << 20), 1 << 20) > 0

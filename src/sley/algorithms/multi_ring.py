@@ -7,8 +7,8 @@ different one, so that every card has one ring in and one ring out. GPUs form pa
 uses one card if the pair shares a card, else the two cards of one PCIe switch. If the number of
 GPUs is odd, every ring leaves at the GPU after the one where it enters.
 
-These orders need a switch between the GPUs of a node. On other machines the rings go along the
-links, in orders that the caller gives.
+These orders need a switch between the GPUs of a node. On other machines rings and chains go along
+the links, in orders that the caller gives.
 
 Source: NCCL, graph search with NCCL_CROSS_NIC=0, which keeps a ring on the cards of one rail.
 
@@ -249,29 +249,34 @@ def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> Lon
 
 
 @algorithm("allreduce", "NCCL")
-def multi_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+def multi_tree_allreduce(
+    nodes: int, gpus: int, *, orders: Orders = None, in_place: bool = False
+) -> Program:
     """AllReduce over double trees, one for each GPU of a node: up to the root, and down again.
 
     Double tree h has GPU h of every node as its head. Each of its two trees has a share of the data
     and its own channel; the second has the nodes in the opposite order (in the next place, if their
-    number is odd). Source: NCCL's trees. Errors: L102, L121.
+    number is odd). orders: rings that pass node by node, for a double tree each, with what a ring
+    visits of a node as its chain. Source: NCCL's trees. Errors: L102, L121, L136.
     """
-    place = np.arange(nodes)
+    name, place = "multi-tree-allreduce", np.arange(nodes)
     mirrored = (place + 1) % nodes if nodes % 2 else nodes - 1 - place
+    ways = _ways(name, nodes, gpus, None, orders) if orders is not None else None
+    chains = _chains(name, nodes, gpus) if ways is None else ways.reshape(-1, nodes, gpus)
 
     def body(p: ChunkProgram) -> None:
-        for head, chain in enumerate(_chains(gpus)):
+        for head, chain in enumerate(chains):
             for tree, node in enumerate((place, mirrored)):
-                _reduce_and_copy(p, node[:, None] * gpus + chain, 2 * head + tree, in_place)
+                _reduce_and_copy(p, chain[node], 2 * head + tree, in_place)
 
-    return trace(AllReduce(nodes * gpus, 2 * gpus, in_place), body)
+    return trace(AllReduce(nodes * gpus, 2 * len(chains), in_place), body)
 
 
-def _chains(gpus: int) -> LongArray:
-    """int64 (gpus, gpus): the GPUs of each chain from its head. The second is the head's neighbour,
-    with which it may share a card."""
-    orders = ring_orders("multi-tree-allreduce", 1, gpus, None) if gpus > 1 else np.zeros((1, 1))
-    return np.roll(orders[:, ::-1], 1, axis=1).astype(np.int64)
+def _chains(name: str, nodes: int, gpus: int) -> LongArray:
+    """int64 (gpus, nodes, gpus): the ranks of each chain from its head, in each node. The second is
+    the head's neighbour, with which it may share a card."""
+    chains = ring_orders(name, nodes, gpus, None).reshape(gpus, nodes, gpus)
+    return np.roll(chains[..., ::-1], 1, axis=2)
 
 
 def _reduce_and_copy(p: ChunkProgram, ranks: LongArray, chunk: int, in_place: bool) -> None:

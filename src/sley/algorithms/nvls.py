@@ -11,13 +11,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from sley.algorithms.algorithm import algorithm
+from sley.algorithms.algorithm import algorithm, is_positive
 from sley.algorithms.allreduce import tree_levels
 from sley.algorithms.rings import accumulator
+from sley.errors import Place
+from sley.errors.language import L102
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, Ref, trace
+
+
+def _heads(algorithm: str, gpus: int, heads: int | None) -> int:
+    """The number of heads. Errors: L102."""
+    if heads is None:
+        return gpus
+    if not is_positive(heads) or heads > gpus:
+        at, expected = Place(detail=algorithm), f"heads from 1 to {gpus}, or None"
+        raise L102.error(at=at, expected=expected, found=f"heads={heads!r}")
+    return heads
 
 
 def _others(head: int, gpus: int) -> list[int]:
@@ -40,29 +52,33 @@ def _multicast(total: Ref, gpus: int, index: int) -> None:
 
 
 @algorithm("allreduce", "NCCL")
-def nvls_allreduce(ranks: int, *, in_place: bool = False) -> Program:
-    """AllReduce in the switch of a node: each rank reduces its part there and multicasts the sum.
+def nvls_allreduce(ranks: int, *, heads: int | None = None, in_place: bool = False) -> Program:
+    """AllReduce in the switch of a node: each head reduces its part there and multicasts the sum.
 
-    A rank's part crosses each link of the node once in each direction. Source: NCCL's NVLS. Errors:
-    L102, L121.
+    A head's part crosses each link of the node once in each direction. heads: the number of ranks
+    that are heads; by default all. Source: NCCL's NVLS. Errors: L102, L121.
     """
+    parts = _heads("nvls-allreduce", ranks, heads)
 
     def body(p: ChunkProgram) -> None:
-        for head in range(ranks):
+        for head in range(parts):
             own = accumulator(p, head, "in", "in" if in_place else "out", head)
             _multicast(_reduce(p, own, ranks, head), ranks, head)
 
-    return trace(AllReduce(ranks, ranks, in_place), body)
+    return trace(AllReduce(ranks, parts, in_place), body)
 
 
 @algorithm("allreduce", "NCCL")
-def nvls_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+def nvls_tree_allreduce(
+    nodes: int, gpus: int, *, heads: int | None = None, in_place: bool = False
+) -> Program:
     """AllReduce over nodes: parts are reduced in the switches, then up and down trees of heads.
 
-    Each GPU of a node is the head of two parts, with a tree each; the second has the nodes in the
-    opposite order (in the next place, if their number is odd). Source: NCCL's NVLSTree. Errors:
-    L102, L121.
+    Each head of a node has two parts, with a tree each; the second has the nodes in the opposite
+    order (in the next place, if their number is odd). heads: the number of GPUs of a node that are
+    heads; by default all. Source: NCCL's NVLSTree. Errors: L102, L121.
     """
+    first_gpus = range(_heads("nvls-tree-allreduce", gpus, heads))
     buffer = "in" if in_place else "out"
     place = np.arange(nodes)
     mirrored = (place + 1) % nodes if nodes % 2 else nodes - 1 - place
@@ -80,11 +96,11 @@ def nvls_tree_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Pro
             _multicast(p.chunk(head, buffer, part), gpus, part)
 
     def body(p: ChunkProgram) -> None:
-        for gpu in range(gpus):
+        for gpu in first_gpus:
             for number, order in enumerate((place, mirrored)):
                 tree(p, order * gpus + gpu, 2 * gpu + number)
 
-    return trace(AllReduce(nodes * gpus, 2 * gpus, in_place), body)
+    return trace(AllReduce(nodes * gpus, 2 * len(first_gpus), in_place), body)
 
 
 @algorithm("allgather", "NCCL")

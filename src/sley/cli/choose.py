@@ -50,6 +50,8 @@ from sley.ir.plan import Plan
 from sley.ir.plan_table import TABLE
 from sley.ir.program import Program
 from sley.ir.sizes import size_in_bytes, size_text
+from sley.ir.topology import Topology
+from sley.report.limit import threads_of
 
 LONG = 150_000
 """Messages of the programs times steps of a search, from which on its length is told beforehand."""
@@ -275,7 +277,7 @@ def _exact(size_bytes: int) -> str:
 def _json(choices: Choices, commands: list[str], paths: list[Path]) -> dict[str, Any]:
     """The JSON of a table."""
     ranges = [
-        _range_json(choice) | {"command": command}
+        _range_json(choice, choices.topology) | {"command": command}
         for choice, command in zip(choices.ranges, commands, strict=True)
     ]
     for row, path in zip(ranges, paths, strict=False):
@@ -284,12 +286,13 @@ def _json(choices: Choices, commands: list[str], paths: list[Path]) -> dict[str,
     return {"ok": True, "topology": choices.topology.name, **own, "ranges": ranges}
 
 
-def _range_json(choice: Choice) -> dict[str, Any]:
+def _range_json(choice: Choice, topology: Topology) -> dict[str, Any]:
     ends = {
         word: {
             **attributes(p, "size_bytes", "time_us", "algbw_GBps"),
             "bound_us": p.bound.time_us,
             "of_bound": p.of_bound,
+            "threads": threads_of(choice.plan, topology, p.size_bytes),
         }
         for word, p in (("begin", choice.begin), ("end", choice.end))
     }

@@ -44,7 +44,7 @@ from sley.ir.plan import Plan
 from sley.ir.sizes import SizeRange, size_text
 from sley.model.simulation import Simulation, Simulator
 from sley.report.analysis import critical_steps
-from sley.report.limit import WhatIf, limit_of, what_if, what_if_lines
+from sley.report.limit import WhatIf, limit_of, threads_of, what_if, what_if_lines
 from sley.report.simulation import simulation_lines, size_table
 from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
 
@@ -222,6 +222,7 @@ def simulation_json(s: Simulation) -> dict[str, Any]:
         "limit": asdict(limit_of(s)),
         **attributes(s, "tiles", "interpreter"),
         "blocks": len(s.blocks),
+        "threads": threads_of(s.plan, s.topology, s.size_bytes),
         "idle": {
             place: {"average": float(values.mean()), "most": float(values.max())}
             for place, values in idle.items()

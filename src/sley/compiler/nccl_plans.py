@@ -21,6 +21,7 @@ def nccl_plan(collective: str, choice: CollectiveChoice, topology: Topology) -> 
             nodes=topology.nodes,
             gpus=topology.ranks // topology.nodes,
             orders=choice.orders or None,
+            heads=choice.heads,
             in_place=collective != "alltoall",
         )
         options = Options(protocol=choice.protocol, channels=1, instances=choice.instances)

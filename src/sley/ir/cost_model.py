@@ -85,6 +85,9 @@ class CostModel:
     """The parameters of the simulator other than capacities of links; the defaults are those of
     A100s.
 
+    architecture: of the GPUs, as NCCL and RCCL write it in a machine's XML: ten times NVIDIA's
+        compute capability (90 for H100s), or the number in AMD's gfx name (942 for MI300X, 910 for
+        MI250X). It decides NCCL's choices.
     launch_us: time of a call before any data moves (NCCL 2.30's tuner, base latency of rings).
     launch_gpus: the number of a node's GPUs that one thread of the host launches, one after another
         (1: a process or a thread for each GPU; nccl-tests prints it as nGpus).
@@ -151,6 +154,7 @@ class CostModel:
     A number instead of a ByProtocol is used for all three. Errors: T602 for values out of range.
     """
 
+    architecture: float = _number(80, least=1, whole=True, most=9999, origin="A100")
     launch_us: ByProtocol = _number(6.6, 14.0, 8.4, origin="NCCL's tuner")
     launch_gpus: float = _number(1, least=1, whole=True, most=1024, origin="a process a GPU")
     host_launch_us: float = _number(4.2, origin="measured, nccl-tests")

@@ -47,19 +47,33 @@ class MachineClusters(Protocol):
 
 
 # Type checkers see the machines here; `__getattr__` makes their functions.
+a3_mega: MachineClusters
+a3_ultra: MachineClusters
+a4: MachineClusters
+b200: MachineClusters
+b300: MachineClusters
 dgx1: MachineClusters
 dgx2: MachineClusters
 dgx_a100: MachineClusters
 dgx_b200: MachineClusters
 dgx_h100: MachineClusters
 dgx_h100_nvls: MachineClusters
+gb200_nvl72: MachineClusters
+gb300_nvl72: MachineClusters
+h200: MachineClusters
 mi250x: MachineClusters
 mi300x: MachineClusters
+mi325x: MachineClusters
+mi355x: MachineClusters
+nd_gb200: MachineClusters
 ndv2: MachineClusters
 ndv4: MachineClusters
 ndv5: MachineClusters
 ndv5_nvls: MachineClusters
+p4d: MachineClusters
 p5: MachineClusters
+p5en: MachineClusters
+p6_b200: MachineClusters
 pcie_8: MachineClusters
 resccl: MachineClusters
 resccl_4gpu: MachineClusters

@@ -66,7 +66,7 @@ _BY_CAPABILITY = {
 _BY_TARGET = {
     "gfx90a": Generation("MI200", "mi250x", Rate(50.0, 36.0), PCIE_4),
     "gfx94": Generation("MI300", "mi300x", Rate(64.0, 48.0), PCIE_5),
-    "gfx95": Generation("MI350", "mi300x", Rate(76.8, 48.0), PCIE_5),
+    "gfx95": Generation("MI350", "mi355x", Rate(76.8, 57.6), PCIE_5),
     "gfx": Generation("MI50 or MI100", "mi250x", Rate(46.0, 24.0), PCIE_4),
 }
 """By the beginning of LLVM's name of the GPU."""

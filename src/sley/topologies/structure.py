@@ -1,10 +1,11 @@
 """Structure: what the vertices and links of a topology form: classes of equal links, identical
-nodes and paths; the sides of a mesh or torus; and rings of GPUs along the links of a machine
-without a switch between its GPUs.
+nodes and paths; the sides of a mesh or torus; and rings of GPUs along the links of machines
+without a switch between their GPUs.
 
-Each ring visits every GPU of one node once, and has a rate. The rates of the rings over a link
+Each ring visits every GPU once, node by node, and has a rate. The rates of the rings over a link
 together are at most the link's. NCCL searches for such rings too (src/graph/search.cc): 6 on a
-DGX-1, whose GPUs have 6 NVLinks each. RCCL has tables of them (src/graph/rome_models.cc).
+DGX-1, whose GPUs have 6 NVLinks each. RCCL has tables of them (src/graph/rome_models.cc): on
+several nodes of 8 MI300X, each ring enters a node at one of 8 GPUs and leaves it at another.
 
 The search is a backtracking one for one ring after the other. Where every link has one of the same
 rate in the opposite direction, it takes a ring along with its reverse. Choices are random with a
@@ -25,7 +26,7 @@ import numpy as np
 
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.graph import maximum_flow
-from sley.ir.tables import LongArray, by_key, frozen_array, inverse
+from sley.ir.tables import FloatArray, LongArray, by_key, frozen_array, inverse
 from sley.ir.topology import Topology
 
 LinkClass = tuple[LinkKind, str, float, float, float, int]
@@ -173,20 +174,49 @@ class LinkRings:
 
 
 def link_rings(topology: Topology) -> LinkRings:
-    """The rings along the direct links between the GPUs of a cluster of one node.
+    """The rings along the direct links between the GPUs of each node.
 
     A ring's rate is that of one of the links, so a link of twice the rate has two rings; or half of
     the slowest link's. Of all such rates, it is the one with the largest sum over all rings that
-    are found; of equal sums the highest. Without rings the rate is 0: with several nodes, with
-    switches between the GPUs, where no ring exists, and with more than 64 GPUs.
+    are found; of equal sums the highest. On several nodes a ring passes each node between two of
+    its GPUs' cards, which count as links to one more vertex; the nodes have the same number of
+    rings, at the rate of the slowest. Without rings the rate is 0: with switches between the GPUs,
+    where no ring exists, and with nodes of one GPU, of different sizes, or of more than 64.
     """
-    ranks, links = topology.ranks, topology.links
-    rates = np.zeros((ranks, ranks))
+    ranks, links, nodes = topology.ranks, topology.links, topology.nodes
+    node, gpus = topology.node, ranks // nodes
     direct = (links.src < ranks) & (links.dst < ranks)
+    direct[direct] = node[links.src[direct]] == node[links.dst[direct]]
+    own = np.argsort(node, kind="stable")
+    if ranks % nodes or gpus > _MOST_GPUS or (node[own] != np.arange(ranks) // gpus).any():
+        direct[:] = False
+    rates = np.zeros((ranks, ranks))
     np.add.at(rates, (links.src[direct], links.dst[direct]), links.GBps[direct])
-    if topology.nodes > 1 or ranks > _MOST_GPUS:
-        rates[:] = 0
-    return _rings_along(rates.tobytes(), ranks)
+    if nodes == 1 or not direct.any():
+        return _rings_along(rates.tobytes(), ranks)
+    found, out = [], _rates_out(topology, own)
+    for one in own.reshape(nodes, gpus):
+        inside, nic = np.pad(rates[np.ix_(one, one)], (1, 0)), topology.nic[one]
+        # Of the GPUs that share a card, rings enter at the first and leave at the last.
+        enters = np.unique(nic, return_index=True)[1]
+        leaves = gpus - 1 - np.unique(nic[::-1], return_index=True)[1]
+        inside[0, 1 + enters] = out[one[enters]]
+        inside[1 + leaves, 0] = out[one[leaves]]
+        rings = _rings_along(inside.tobytes(), gpus + 1)
+        found.append(LinkRings(one[rings.orders[:, 1:] - 1], rings.GBps))
+    number = min(len(one.orders) for one in found)
+    orders = np.concatenate([one.orders[:number] for one in found], axis=1)
+    return LinkRings(frozen_array(orders, np.int64), min(one.GBps for one in found))
+
+
+def _rates_out(topology: Topology, ranks: LongArray) -> FloatArray:
+    """float64 (ranks,): the rate from each rank to another node; 0 for a rank that isn't linked to
+    one. ranks: int (ranks,), node by node."""
+    paths = topology.paths(ranks, np.roll(ranks, len(ranks) // topology.nodes))
+    rates = np.zeros(len(ranks))
+    for rank, path in zip(ranks, np.split(paths.target, paths.offset[1:-1]), strict=True):
+        rates[rank] = topology.links.GBps[path].min() if len(path) else 0.0
+    return rates
 
 
 @lru_cache(maxsize=64)

@@ -29,7 +29,7 @@ from sley.ir.cost_model import ByProtocol
 from sley.ir.sizes import checked_size
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
-from sley.model.nccl.graphs import Graph, MachineView, NcclGeneration
+from sley.model.nccl.graphs import MAX_NVLS_HEADS, Graph, MachineView, NcclGeneration
 
 PROTOCOLS = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
 """NCCL's protocols in its order: the first of equally fast ones is chosen."""
@@ -66,8 +66,9 @@ class CollectiveChoice:
         which may be more channels than NCCL uses.
     tile: the data that a rank forwards at once, as a share of `CostModel.tile_bytes`, which is
         NCCL's for rings. Trees forward less: a power of two.
-    orders: the rings of the program along the links of a machine without switches; empty for the
-        rings that the program has by default.
+    orders: the rings or chains of the program along the links of a machine without switches; empty
+        for those that the program has by default.
+    heads: the number of GPUs of a node that are heads of NVLS; None if all are.
     block_shares: the shares of a thread block's rate that the program's blocks have: those that
         reduce, and those that only copy. A block of NCCL's trees does both at the same time, each
         with some of its threads, and the program has a block for each.
@@ -81,6 +82,7 @@ class CollectiveChoice:
     instances: int
     tile: float = 1.0
     orders: tuple[tuple[int, ...], ...] = ()
+    heads: int | None = None
     block_shares: tuple[float, float] = (1.0, 1.0)
 
 
@@ -268,13 +270,14 @@ def _choice(
     us = _estimate_us(collective, view, size, algorithm, protocol)
     channels = _channels(view, algorithm, protocol, size)
     program, instances, orders = _catalog(collective, view, algorithm, channels)
-    tile, shares = 1.0, (1.0, 1.0)
+    tile, shares, heads = 1.0, (1.0, 1.0), None
     if algorithm is NcclAlgorithm.TREE:
         tile, shares = _tree_tile(view, protocol, channels, size), _TREE_THREADS[protocol]
     elif algorithm in _NVLS_CHUNKS:
         tile = _nvls_tile(view, algorithm, size)
+        heads = view.nvls.channels if view.nvls.channels < view.gpus else None
     return CollectiveChoice(
-        algorithm, protocol, channels, us, program, instances, tile, orders, shares
+        algorithm, protocol, channels, us, program, instances, tile, orders, heads, shares
     )
 
 
@@ -369,6 +372,8 @@ def _nvls_us(collective: str, view: MachineView, size: int, algorithm: NcclAlgor
     tree, heads = algorithm is NcclAlgorithm.NVLS_TREE, view.nvls.channels
     collectives = ("allreduce",) if tree else ("allreduce", "allgather", "reducescatter")
     has_switches = view.switches and view.nvlink and view.gpus >= _LEAST_NVLS_GPUS
+    if collective != "allreduce" and view.gpus > MAX_NVLS_HEADS:
+        return inf
     if tree != (view.nodes > 1) or collective not in collectives or not has_switches or heads < 2:
         return inf
     rate = view.nvls.intra_GBps * _NVLS_SHARES[view.generation] * (heads - 1) / heads
@@ -453,15 +458,16 @@ def _catalog(
     collective: str, view: MachineView, algorithm: NcclAlgorithm, channels: int
 ) -> tuple[str, int, tuple[tuple[int, ...], ...]]:
     """`CollectiveChoice.program`, `CollectiveChoice.instances` and `CollectiveChoice.orders`."""
+    along = tuple(map(tuple, view.along_links.orders.tolist()))
     if algorithm is NcclAlgorithm.TREE:
-        return "multi-tree-allreduce", max(channels // (2 * view.gpus), 1), ()
+        heads = len(along) or view.gpus
+        return "multi-tree-allreduce", max(channels // (2 * heads), 1), along
     if algorithm is NcclAlgorithm.NVLS_TREE:
         return "nvls-tree-allreduce", channels // 2, ()
     if algorithm is NcclAlgorithm.NVLS:
         return f"nvls-{collective}", channels, ()
-    along = view.along_links.orders[:channels].tolist()
     if along:
-        orders = tuple(tuple(order) for order in along)
+        orders = along[:channels]
         return f"multi-ring-{collective}", channels // len(orders), orders
     if view.cards > 1 and view.rings.channels > 1 and channels > 1:
         return f"multi-ring-{collective}", max(channels // view.gpus, 1), ()

@@ -6,14 +6,13 @@ src/graph/paths.cc (channels of sends and receives), src/init.cc (limits). NCCL 
 through a machine's links with a rate for each channel. Here a channel needs that rate at every GPU
 and at one card of every node. On machines with switches between the GPUs the result is the same: 12
 rings of 20 GB/s on 8 A100, 12 of 30 on 8 H100, 6 of 20 on 16 V100, and 8 of 24 on nodes of 8 A100
-with 8 cards of 200 Gb/s. From these NCCL makes 24, 24, 12 and 16 channels. On one node without
-switches the rings are those of `sley.topologies.link_rings`: 6 of 20 on DGX-1. For 8 MI300X, whose
-7 rings have 48 GB/s, the number of channels is RCCL's (src/graph/rome_models.cc, model 79, and
-src/graph/connect.cc).
+with 8 cards of 200 Gb/s. From these NCCL makes 24, 24, 12 and 16 channels. On nodes without
+switches the rings are those of `sley.topologies.link_rings`: 6 of 20 on DGX-1. For nodes of 8
+MI300X, whose 7 rings, or 8 on several nodes, have 48 GB/s, the number of channels is RCCL's
+(src/graph/rome_models.cc, models 79 and 81, and src/graph/connect.cc).
 
-A topology does not contain the name of its GPUs or processors. The rate of the GPUs' memory tells
-the generation. The processors are AMD's in machines with A100s (DGX A100, NDv4), and Intel's in all
-others (DGX-1, DGX-2, NDv2, DGX H100, NDv5).
+A topology does not contain the name of its processors. They are AMD's in machines with A100s (DGX
+A100, NDv4), and Intel's in all others (DGX-1, DGX-2, NDv2, DGX H100, NDv5).
 """
 
 from __future__ import annotations
@@ -40,6 +39,9 @@ LEAST_NEXT_SPEED = 0.49
 LEAST_DUPLICATED_GBPS = 25.0
 """A search's channels with a lower rate are not duplicated."""
 
+MAX_NVLS_HEADS = 32
+"""The most heads of NVLS; calls other than AllReduce use it only on nodes without more GPUs."""
+
 _P2P_CHANNEL_GBPS = 14
 _P2P_BATCH = 8
 """Rate of a channel to the network for sends, and the number of a channel's sends at once."""
@@ -47,7 +49,11 @@ _P2P_BATCH = 8
 
 _RCCL_CHANNELS = 8
 """RCCL's channels for each ring along the links of 8 MI300X: its table has each link in 4 of 28
-rings, which it then duplicates."""
+rings, which it then duplicates; on several nodes each of 8 rings 8 times."""
+
+
+_FIRST_AMD, _FIRST_MI300 = 900, 940
+"""The least `CostModel.architecture` of AMD's GPUs, and of MI300s."""
 
 
 class NcclGeneration(IntEnum):
@@ -60,10 +66,11 @@ class NcclGeneration(IntEnum):
 
     @classmethod
     def of(cls, topology: Topology) -> NcclGeneration:
-        """The generation with the memory of the topology's GPUs: 900 GB/s on V100s, 1,555 to 2,039
-        on A100s, 3,350 on H100s, 8,000 on B200s."""
-        limits = (1_200.0, 2_600.0, 5_600.0)
-        return cls(sum(topology.model.memory_GBps > limit for limit in limits))
+        """The generation of the topology's GPUs; for AMD's, the one of their time."""
+        gpu = topology.model.architecture
+        if gpu >= _FIRST_AMD:
+            return cls.HOPPER if gpu >= _FIRST_MI300 else cls.AMPERE
+        return cls(sum(gpu >= first for first in (80, 90, 100)))
 
     @property
     def link_GBps(self) -> tuple[float, float]:  # noqa: N802 - a unit
@@ -117,8 +124,9 @@ class MachineView:
     pair_links: the least number of NVLinks between two linked GPUs; 1 without NVLink.
     cards: number of network cards of a node; 0 with one node.
     card_GBps: rate of each in each direction.
-    along_links: the rings along the links of one node without switches between its GPUs.
+    along_links: the rings along the links of nodes without switches between their GPUs.
     switches: whether the GPUs' switches reduce and multicast.
+    rccl: whether the GPUs are AMD's MI300 or newer, with RCCL's rules.
     """
 
     ranks: int
@@ -132,6 +140,7 @@ class MachineView:
     card_GBps: float  # noqa: N815
     along_links: LinkRings
     switches: bool
+    rccl: bool
 
     @classmethod
     def of(cls, topology: Topology) -> MachineView:
@@ -152,7 +161,6 @@ class MachineView:
         else:
             gpu = path = _pcie_GBps(topology)
             pair = 1
-        along = link_rings(topology)
         return cls(
             ranks,
             nodes,
@@ -163,8 +171,9 @@ class MachineView:
             pair,
             cards,
             card,
-            along,
+            link_rings(topology),
             topology.in_network,
+            topology.model.architecture >= _FIRST_MI300,
         )
 
     @property
@@ -176,11 +185,6 @@ class MachineView:
     def amd(self) -> bool:
         """Whether the processors are AMD's."""
         return self.generation is NcclGeneration.AMPERE
-
-    @property
-    def rccl(self) -> bool:
-        """Whether the GPUs are AMD's MI300X: NVIDIA joins GPUs of their generation by switches."""
-        return len(self.along_links.orders) > 0 and self.generation > NcclGeneration.AMPERE
 
     @cached_property
     def rings(self) -> Graph:
@@ -238,7 +242,7 @@ class MachineView:
         """The heads of NVLS, on several nodes each with a card. A head's part crosses its own link
         twice in each direction, and the links of the others once. On one node the rate between
         nodes is the first that the search tries."""
-        heads = self.gpus if self.nodes == 1 else min(self.gpus, self.cards)
+        heads = min(self.gpus, MAX_NVLS_HEADS, *[self.cards] * (self.nodes > 1))
         speeds = self.generation.speeds[self.nodes > 1]
 
         def fits(speed: float) -> bool:

@@ -80,20 +80,21 @@ def nccl_choice(recipe: Recipe, gpus: int) -> NcclChoice | None:
 
     gpus: ranks of a node. An open protocol is Simple, as in the compiler. The number of channels is
     that of the plan: channels times instances for a ring, two times instances for a double tree,
-    and for several rings or double trees as many for each GPU of a node, or for each given order
-    of a ring; NCCL's channels of NVLS have all heads.
+    and for several rings or double trees as many for each GPU of a node, or for each given order;
+    NCCL's channels of NVLS have all heads.
     """
     options = Options.of(None, recipe.options)
     family = NCCL_ALGORITHMS.get(recipe.name)
     protocol = PROTOCOLS.get(options.protocol or Protocol.SIMPLE)
     if family is None or protocol is None or (family.startswith("nvls") and protocol != "simple"):
         return None
+    rings = len(recipe.arguments.get("orders", ())) or gpus
     # A double tree is two trees, each with its own channel.
     channels = {
         "ring": options.channels or 1,
-        "multi-ring": len(recipe.arguments.get("orders", ())) or gpus,
+        "multi-ring": rings,
         "double-binary-tree": 2,
-        "multi-tree": 2 * gpus,
+        "multi-tree": 2 * rings,
         "nvls": 1,
         "nvls-tree": 2,
     }[family]
@@ -122,7 +123,7 @@ def nccl_rows(
         ignored = [word for word in recipe.options if word not in _KNOWN_OPTIONS]
         word = "trees" if choice.algorithm == "tree" else "NVLS"
         ignored += [f"tile of {word}"] if choice.tile != recipe.tile else []
-        ignored += ["orders of rings"] if "orders" in recipe.arguments else []
+        ignored += ["orders"] if "orders" in recipe.arguments else []
         if ignored:
             remarks.append(f"{label(row)}: NCCL has no {', '.join(ignored)}, and ignores it")
         if choice.tile != 1:

@@ -68,7 +68,7 @@ def test_calls_of_all_sizes_are_right(fake: FakeDriver, gpus: int) -> None:
     fake.set(devices=gpus)
     devices = [CudaDevice.open(rank % gpus) for rank in range(2)]
     comms, launched = opened(devices), list[str]()
-    for elements in (1, 700, 1000, 300_000):
+    for elements in (1, 700, 2000 * gpus, 300_000):
         stand_in(fake, comms[0], elements)
         data = arrays(devices, [np.full(elements, rank + 1.0) for rank in range(2)])
         fake.journal()
