@@ -162,9 +162,11 @@ class LoopInputs:
         single = ~(RECEIVES[t.op] | SENDS[t.op]) | (not plan.per_chunk) | in_run
         begins = np.where(np.diff(waits.offset) > 0, model.wait_us, 0.0)
         begins += model.decode_us if interpreter else 0.0
-        # The messages of a run are its first instruction's.
-        to = np.append(np.where(runs.length > 0, np.arange(len(t)), len(t)), len(t))
-        to = np.minimum.accumulate(to[::-1])[::-1]
+        to: LongArray | slice = slice(None)
+        if in_run.any():  # a run's messages are its first instruction's
+            to = np.append(np.where(runs.length > 0, np.arange(len(t)), len(t)), len(t))
+            to = np.minimum.accumulate(to[::-1])[::-1]
+            begins[runs.length == 0] = 0
         blocks = np.bincount(memory_of(topology)[plan.block_rank], minlength=1)
         c = routes.connections
         sends, receives = (ends.by_instruction(len(t)) for ends in (c.sending, c.receiving))
@@ -179,7 +181,7 @@ class LoopInputs:
             kind=moves.instruction,
             wait_offset=waits.offset,
             wait_target=waits.target,
-            begin_us=np.where(runs.length > 0, begins, 0.0),
+            begin_us=begins,
             instruction_major=plan.loop_order is LoopOrder.INSTRUCTION,
             fence_us=latency * fenced,
             latency_us=latency * (1 - fenced) * (1 - before),
