@@ -69,6 +69,7 @@ class OneGPU:
         turn_us = self.turn_us + self.warp_us * workers / _WARP
         rate = workers * _VECTORS_BYTES / turn_us / 1e3
         model = CostModel(
+            architecture=90,
             launch_us=self.launch_us,
             nvlink_latency_us=latency,
             fence_share=ByProtocol(0.0, 0.0, self.fence_share),
