@@ -258,6 +258,19 @@ def test_cells_are_compared_and_the_worst_is_first(modules: Any) -> None:
     assert [line.split(" | ")[-1] for line in lines] == ["0.80 |", "0.80 |", "1.50 |"]
 
 
+def test_results_with_former_parts_have_their_tables(modules: Any) -> None:
+    label = {"part": "peers", "ranks": 4, "size_bytes": 1024, "protocol": "LL", "blocks": 2}
+    ours = {**label, "by": "sley", "algorithm": "ring", "launching": "together in a graph"}
+    nccl = {**label, "by": "NCCL", "algorithm": "Tree", "launching": "by-rank", "median_us": 8.0}
+    level = {**ours, "part": "levels", "engine": "generated", "median_us": 20.0}
+    rows = [{**ours, "median_us": 10.0}, nccl, level]
+    results = {"machine": {}, "options": {}, "seconds": 1, "rows": rows, "left_out": []}
+    page = modules["kernels_report"].pages(results)
+    assert "| all_reduce | 0.80 | 4 ranks, 1K | 1 of 1 | 0.80 | - |" in page
+    assert "| 10.0 ring LL 2, graph | 8.00 Tree LL | - | - | 0.80 |" in page
+    assert "| ring | LL | 4 | 2 | - (20.0) |" in page
+
+
 @pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "all_to_all", "reduce"])
 def test_wrong_results_are_found(kind: str, modules: Any) -> None:
     runs = modules["kernels_runs"]
