@@ -293,17 +293,22 @@ def save(b: Benchmark) -> Path:
     return save_results(results, b.options.out, f"kernels-{name}")
 
 
+def _some_of(names: Iterable[str]) -> dict[str, Any]:
+    """What an option says that takes some of these names, separated by commas; else all."""
+    return {"default": list(names), "help": f"some of {', '.join(names)}; else all"}
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     made.add_argument("--device", choices=("cuda", "threads"), default="cuda")
     made.add_argument("--ordinal", type=int, default=0, help="which GPU")
-    made.add_argument("--parts", type=lambda t: t.split(","), default=list(RUNNERS))
+    made.add_argument("--parts", type=lambda t: t.split(","), **_some_of(RUNNERS))
     made.add_argument("--sizes", type=sizes, help='"1K:256M:4" or "1K,1M"; bytes a rank')
     made.add_argument("--ranks", type=numbers, help='"8,4,2"; engines take the first')
-    made.add_argument("--kinds", type=lambda t: t.split(","), default=list(plans.KINDS))
-    made.add_argument("--blocks", type=int, default=16, help="thread blocks a rank, at most")
-    made.add_argument("--threads", type=int, help="of a block, for engines; else by the messages")
-    made.add_argument("--rounds", type=int)
+    made.add_argument("--kinds", type=lambda t: t.split(","), **_some_of(plans.KINDS))
+    made.add_argument("--blocks", type=int, default=16, help="thread blocks a rank, at most (16)")
+    made.add_argument("--threads", type=int, help="of engines' blocks; else 128, 256 or 512 each")
+    made.add_argument("--rounds", type=int, help="of each measurement; else 5, or 3 with --quick")
     made.add_argument("--protocols", type=protocols, default=list(Protocol), help='"LL,DIRECT"')
     made.add_argument("--nccl", help="libnccl.so.2, of NCCL 2.30 or newer")
     made.add_argument("--quick", action="store_true", help="fewer sizes, rounds and settings")

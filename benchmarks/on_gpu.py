@@ -1,6 +1,6 @@
 """First contact with a GPU: fourteen steps in ten minutes, and one file with all that they found.
 
-    python benchmarks/on_gpu.py [--only smoke,sizes,...] [--out DIR] [--nccl libnccl.so.2]
+    python benchmarks/on_gpu.py [--only smoke,cells-4,...] [--out DIR] [--nccl libnccl.so.2]
 
 Each step is a process with a deadline: a step that is over is killed with its children, and says
 where it was. The steps go from small to large, and measure before they run the full tests. Every
