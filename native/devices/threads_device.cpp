@@ -151,11 +151,11 @@ int ThreadsDevice::export_memory(const Resource& memory) const {
 }
 
 void ThreadsDevice::write(std::uintptr_t to, const void* from, std::size_t bytes) {
-    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    if (bytes > 0) std::memcpy(reinterpret_cast<void*>(to), from, bytes);  // an empty table is null
 }
 
 void ThreadsDevice::read(void* to, std::uintptr_t from, std::size_t bytes) {
-    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+    if (bytes > 0) std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
 }
 
 Resource ThreadsDevice::attach(int descriptor, std::size_t bytes) {
