@@ -9,9 +9,9 @@ themselves; a switch combines in an order of its own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -167,6 +167,16 @@ class SumOrder:
         """Whether every sum has the same order, which is fixed: bits depend neither on the place of
         an element nor on the rank."""
         return len(set(self.tree.tolist())) <= 1 and self.is_fixed
+
+    def follows(self, hosts: Sequence[Sequence[int]]) -> bool:
+        """Whether every sum has the order of these hosts: of each host the ranks one after another,
+        then of the hosts the sums."""
+        trees = self.trees
+
+        def chain(parts: Sequence[int]) -> int:
+            return reduce(lambda one, other: trees.number((one, other), NONE), parts)
+
+        return set(self.tree.tolist()) <= {chain([chain(members) for members in hosts])}
 
     @property
     def is_shared(self) -> bool:
