@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import groupby
 from math import inf
 from types import MappingProxyType
 
 import numpy as np
 
 import sley
-from sley import Topology, topologies
+from sley import CostModel, Topology, topologies
 from sley.compiler import nccl_plan
 from sley.errors import SleyError
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import NONE
+from sley.ir.topology import Builder
 from sley.model import table_fit
 from sley.model.nccl import choice as nccl
 from sley.model.nccl.runs import NcclRuns
-from sley.topologies.machine import machine_from
 
-TABLES = "measured/nccl-tests.jsonl"
+TABLES = ("measured/nccl-tests.jsonl", "measured/turn-3.jsonl")
+
+CALL, HOP = "network_call_us", "network_latency_us"
+"""Parameters that were fitted to tables."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class Table:
     machine: builds their topology.
     theirs: what ran by the table's source and the library has no plan for; empty if it is what the
         tuner's rows choose.
+    fitted: the parameter of the cost model that was fitted to it, with the tables of others.
     launch_gpus: the GPUs of a thread of nccl-tests (its option -g), by the table's source.
     searched: builds the machines as NCCL searches them, if `machine` counts several cards as one.
     """
@@ -64,6 +72,7 @@ class Table:
     machines: str
     machine: Callable[[], Topology]
     theirs: str = ""
+    fitted: str = ""
     launch_gpus: int = 1
     searched: Callable[[], Topology] | None = None
 
@@ -90,10 +99,14 @@ def _with_sixteen_cards() -> Topology:
     """Two BM.GPU4.8 of Oracle: DGX A100 with two cards of 100 Gb/s for each GPU, by the table's
     source, each of which reaches half of what a card of 200 Gb/s does. NCCL gives every channel one
     of them. A rank of a topology has one card, so DGX A100 counts the two as one."""
-    near = [[gpu] for gpu in range(8) for _ in range(2)]
-    cards = {"count": 16, "nominal_GBps": 12.5, "GBps": 12.0, "gpus": near}
-    tables = {"name": "BM.GPU4.8", "like": "dgx-a100", "cards": cards}
-    return machine_from("BM.GPU4.8", tables).topology(2)
+    builder = Builder("BM.GPU4.8", np.repeat([0, 1], 8))
+    switches = builder.add(VertexKind.SWITCH, [0, 1])
+    builder.both(np.arange(16), np.repeat(switches, 8), LinkKind.NVLINK, 300.0, 230.0)
+    cards = builder.add(VertexKind.NIC, np.repeat([0, 1], 16))
+    builder.both(np.repeat(np.arange(16), 2), cards, LinkKind.PCIE, 12.5, 12.0)
+    (network,) = builder.add(VertexKind.SWITCH, [NONE])
+    builder.both(cards, np.full(32, network), LinkKind.NETWORK, 12.5, 12.0)
+    return builder.topology(topologies.dgx_a100().model)
 
 
 KNOWN: Mapping[str, Table] = MappingProxyType(
@@ -107,15 +120,18 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
             "RCCL's own tuner, and perhaps MSCCL's and MSCCL++'s kernels for sizes up to a few MB",
         ),
         "oke-a100": Table(
-            "2x8 A100 (OKE)", lambda: topologies.dgx_a100(2), searched=_with_sixteen_cards
+            "2x8 A100 (OKE)",
+            lambda: topologies.dgx_a100(2),
+            fitted=CALL,
+            searched=_with_sixteen_cards,
         ),
         "p5": Table(
             "2x8 H100 (p5, EFA)",
             lambda: replace(topologies.p5(2), in_network=True),
-            "the latency of p5's network was assumed with this table in sight",
+            fitted=HOP,
         ),
-        "h200-ag": Table("2x8 H200 (A3 Ultra)", lambda: topologies.dgx_h100(2)),
-        "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each, launch_gpus=2),
+        "h200-ag": Table("2x8 H200 (A3 Ultra)", lambda: topologies.dgx_h100(2), fitted=CALL),
+        "dgxh100-2x2": Table("2x2 H100 (of DGX)", _two_of_each, fitted=CALL, launch_gpus=2),
         "v100": Table("1x8 V100 (DGX-1)", topologies.dgx1, launch_gpus=8),
         "az-h200": Table("1x8 H200 (ND H200 v5)", topologies.h200, launch_gpus=8),
         "cw-gb200-1rack": Table("72 GB200 (NVL72)", topologies.gb200_nvl72),
@@ -124,13 +140,13 @@ KNOWN: Mapping[str, Table] = MappingProxyType(
         "ho-mi325x-2n": Table("2x8 MI325X", lambda: topologies.mi325x(2)),
         "ho-mi325x-4n": Table("4x8 MI325X", lambda: topologies.mi325x(4)),
         "ho-mi325x-8n": Table("8x8 MI325X", lambda: topologies.mi325x(8)),
-        "ho-mi355x-2n": Table("2x8 MI355X", lambda: topologies.mi355x(2)),
-        "zt-a3mega": Table("2x8 H100 (A3 Mega, TCPXO)", lambda: topologies.a3_mega(2)),
+        "ho-mi355x-2n": Table("2x8 MI355X", lambda: topologies.mi355x(2), fitted=CALL),
+        "zt-a3mega": Table("2x8 H100 (A3 Mega, TCPXO)", lambda: topologies.a3_mega(2), fitted=HOP),
         "nv1801-nvl4x3-ring": Table(
             "3x4 GB200 (three racks)",
             lambda: replace(topologies.nd_gb200(3), in_network=False),
         ),
-        "crusoe-a100": Table("2x8 A100 (Crusoe)", lambda: topologies.dgx_a100(2)),
+        "crusoe-a100": Table("2x8 A100 (Crusoe)", lambda: topologies.dgx_a100(2), fitted=CALL),
     }
 )
 """The tables whose machines are known."""
@@ -210,6 +226,33 @@ def fitted(points: Sequence[Point]) -> table_fit.Fit | None:
         )
     except SleyError:
         return None
+
+
+def unseen_errors(points: Sequence[Point]) -> dict[Point, float]:
+    """The relative errors of what `sley simulate nccl-...` says, if nothing was fitted to tables of
+    the same machines: with network_call_us fitted to the others, and CostModel's latencies."""
+    free = {}
+    for name, of in groupby(points, key=lambda point: point.table):
+        known = KNOWN[name]
+        machine = known.machine()
+        changed = {HOP: CostModel().network_latency_us} if known.fitted == HOP else {}
+        model = replace(machine.model, network_call_us=0.0, **changed)  # type: ignore[arg-type]
+        runs = NcclRuns(replace(machine, model=model), nccl_plan)
+        for point in of:
+            with suppress(SleyError):  # no plan runs there
+                free[point] = runs(point.collective, point.size_bytes)
+    extra = np.arange(0.0, 60.0, 0.5)
+    small = [p for p in free if KNOWN[p.table].fitted == CALL and p.size_class is CLASSES[0]]
+    errors = {}
+    for point, simulation in free.items():
+        others = [p for p in small if KNOWN[p.table].machines != KNOWN[point.table].machines]
+        ends = np.array([0, simulation.topology.ranks - 1], np.int32)
+        call_us = 0.0
+        if others and simulation.topology.crosses_network(ends[:1], ends[1:])[0]:
+            off = [abs(np.log((free[p].time_us + extra) / p.time_us)) for p in others]
+            call_us = float(extra[np.mean(off, axis=0).argmin()])
+        errors[point] = (simulation.time_us + call_us) / point.time_us - 1
+    return errors
 
 
 def spread(predictions: Iterable[Prediction]) -> tuple[int, float, float] | None:

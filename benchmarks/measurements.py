@@ -49,6 +49,7 @@ from measured_tables import (
     predict,
     read_points,
     spread,
+    unseen_errors,
 )
 from numpy.typing import ArrayLike
 
@@ -57,8 +58,12 @@ from sley import CostModel, Topology, topologies
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
 from sley.ir.words import FIFO_PROTOCOLS
+from sley.model.simulation.result import ERRORS, family_of
 
 ROOT = Path(__file__).resolve().parents[1]
+MOST_FITTED = 16
+"""The most GPUs of a machine that is fitted to three points of its table."""
+
 AMD_LIMIT = 0.25
 SHOWN_FROM = 64 * 2**10
 """The smallest size of AllGather on MI250X on the page."""
@@ -157,10 +162,10 @@ def protocols() -> str:
 
 def published(data: Path) -> str:
     """The section on published tables of nccl-tests."""
-    path = data / TABLES
-    if not path.is_file():
-        return f"Not compared: no file {TABLES}.\n"
-    found = predictions(path)
+    missing = [name for name in TABLES if not (data / name).is_file()]
+    if missing:
+        return f"Not compared: no file {' and no file '.join(missing)}.\n"
+    found = [p for name in TABLES for p in predictions(data / name)]
     names = dict.fromkeys(p.point.table for p in found)
     parts = [(KNOWN[n].machines, [p for p in found if p.point.table == n]) for n in names]
     alike = [p for p in found if not KNOWN[p.point.table].theirs]
@@ -169,12 +174,38 @@ def published(data: Path) -> str:
     aims = [f"{100 * c.median:.0f} / {100 * c.most:.0f} %" for c in CLASSES]
     head = ("table", "collective", *(c.name for c in CLASSES), "all sizes")
     remarks = [f"- {KNOWN[n].machines}: {KNOWN[n].theirs}.\n" for n in names if KNOWN[n].theirs]
+    by_table = [[p.point for p in some] for _, some in parts[: len(names)]]
     return TABLES_TEXT.format(
         spread=table(head, [*rows, ("aim", "", *aims, "")]),
         remarks="".join(remarks),
-        fitted=_fitted([[p.point for p in some] for _, some in parts[: len(names)]]),
+        unseen=_unseen([p.point for p in found]),
+        fitted=_fitted([points for points in by_table if _ranks(points[0]) <= MOST_FITTED]),
         number=len(found),
+        tables=len(names),
     )
+
+
+def _ranks(point: Point) -> int:
+    return KNOWN[point.table].machine().ranks
+
+
+def _unseen(points: Sequence[Point]) -> str:
+    """The table of errors by family of machines, as commands predict, without their own tables; and
+    what is fitted to each."""
+    errors = unseen_errors(points)
+    family = {name: family_of(KNOWN[name].machine().model) for name in {p.table for p in points}}
+    rows: list[Row] = []
+    for one in ERRORS:
+        mine = {p: e for p, e in errors.items() if family[p.table] == one}
+        names = dict.fromkeys(p.table for p in mine)
+        sights = dict.fromkeys(f"`{KNOWN[n].fitted}`" for n in names if KNOWN[n].fitted)
+        cells = [
+            _median_and_most(np.abs([e for p, e in mine.items() if p.size_class is c]))
+            for c in CLASSES
+        ]
+        rows.append((one, len(names), *cells, ", ".join(sights)))
+    head = ("GPUs", "tables", *(c.name for c in CLASSES), "fitted to some of them")
+    return table(head, rows)
 
 
 def predictions(path: Path) -> list[Prediction]:
@@ -415,7 +446,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.points:
-        print(protocols(), points(options.data / TABLES), sep="\n")
+        print(protocols(), *(points(options.data / name) for name in TABLES), sep="\n")
         return
     text = page(options.data)
     if options.output == "-":

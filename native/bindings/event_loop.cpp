@@ -41,6 +41,7 @@ SimulatorSettings make_settings(const Inputs& inputs) {
     s.slices = attribute<std::int64_t>(inputs, "slices");
     s.overhead_bytes = attribute<double>(inputs, "overhead_bytes");
     s.least_slice_bytes = attribute<double>(inputs, "least_slice_bytes");
+    s.whole_posts = attribute<bool>(inputs, "whole_posts");
     s.launch_us = attribute<double>(inputs, "launch_us");
     s.links = attribute<std::int32_t>(inputs, "links");
     return s;

@@ -61,8 +61,10 @@ void forget(const void* key) {
 
 LaunchTurn::LaunchTurn() {
     std::unique_lock<std::mutex> held(g_lock);
+    const auto wait = [&held] { g_changed.wait(held, [] { return !g_busy; }); };
+    wait();
     free_all(held);  // now, or never while calls follow one another
-    g_changed.wait(held, [] { return !g_busy; });
+    wait();
     g_busy = true;
 }
 

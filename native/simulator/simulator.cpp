@@ -316,8 +316,11 @@ void Simulator::end_part(std::int32_t block) {
         if (ends_.wire[send] == kNone) {
             push(now_ + ends_.latency_us[send], Kind::arrive, send);
         } else {
+            // A proxy that posts whole messages takes all of their parts after the last one.
+            const bool last = (b.at.part + 1) % b.at.parts == 0;
             const double post_us = ends_.post_us[send] / static_cast<double>(b.at.parts);
-            post_part(send, {0, b.at.part_bytes, post_us, room(b), b.at.row});
+            std::int64_t seen = settings_.whole_posts ? (last ? b.at.parts : 0) : 1;
+            while (seen-- > 0) post_part(send, {0, b.at.part_bytes, post_us, room(b), b.at.row});
         }
     }
     enter(block, State::ready);

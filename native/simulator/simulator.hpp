@@ -48,6 +48,7 @@ struct SimulatorSettings {
     std::int64_t slots = 1;
     std::int64_t slices = 1;
     double least_slice_bytes = 0;
+    bool whole_posts = false;   // whether proxies post whole messages, not their parts
     double overhead_bytes = 0;  // of every part, besides its data
     double launch_us = 0;
     std::int32_t links = 0;  // the load of resources 0 to links - 1 is recorded

@@ -83,7 +83,7 @@ def test_a_machine_without_its_switches_is_told() -> None:
         ("simulate nccl-allreduce --topology 1x4 -- more", "-- is for programs"),
         ("simulate nccl-allreduce --topology 1x4 --collective x.py", "--collective is for XML"),
         ("verify nccl-allreduce --ranks 4", "for sley simulate and sley compare"),
-        ("choose binomial-broadcast --topology 1x4 --nccl", "--nccl is for allreduce, allgather"),
+        ("choose flat-gather --topology 1x4 --nccl", "--nccl is for allreduce, allgather"),
         ("choose hier.py:hier --arg ranks=2 --topology 1x4 --nccl", "the programs have 2 ranks"),
     ],
 )
@@ -114,3 +114,20 @@ def test_links_that_nccls_choice_lacks_are_told() -> None:
     found = run("simulate nccl-alltoall --topology torus:2x2x2")
     assert found.exit_code == 1
     assert "D931" in found.stderr
+
+
+def test_where_nccls_own_estimate_is_another_both_are_told() -> None:
+    told, silent = (
+        run(f"simulate nccl-allreduce --topology {machines} -b 4K -e 4K").stderr
+        for machines in ("p5:2", "ndv4")
+    )
+    assert "note: NCCL's own estimates differ more than 1.5 times: 4K" in told
+    assert "estimates" not in silent
+
+
+def test_a_broadcast_streams_and_several_sizes_are_told_by_their_choice() -> None:
+    found = run("simulate nccl-broadcast --topology ndv4 -b 1M -e 1G -f 32")
+    assert "32M to 1G              nccl-broadcast (ring, LL128, 24)" in found.stdout
+    times = [float(line.split()[1]) for line in found.stdout.splitlines()[-5:-1] if line[0] == " "]
+    # Along seven hops, only turns of the first pieces wait for one another.
+    assert times[-1] < 1.1 * 2**30 / 230e3

@@ -339,69 +339,69 @@ static void close_rank(struct rank *r) {
 
 /* Rank 0's messages, as make_wrong_calls. */
 static void send_wrongly(struct rank *r, struct rank *other) {
-  enum { HALF = 6 };
+  enum { FLOAT = 7 };
   void *a = (void *)r->memory[0], *b = (void *)r->memory[1];
   SAY(ncclSend(a, 4, TYPES, 1, r->comm, r->stream));
-  SAY(ncclSend(a, 4, HALF, ranks, r->comm, r->stream));
-  SAY(ncclRecv(b, 4, HALF, -1, r->comm, r->stream));
-  SAY(ncclSend(a, (size_t)1 << 62, HALF, 1, r->comm, r->stream));
-  SAY(ncclSend(NULL, 4, HALF, 1, r->comm, r->stream));
-  SAY(ncclRecv(NULL, 4, HALF, 1, r->comm, r->stream));
-  SAY(ncclRecv((void *)other->memory[1], 4, HALF, 1, r->comm, r->stream));
-  SAY(ncclRecv(b, 4, HALF, 1, r->comm, other->stream));
-  SAY(ncclSend(a, 4, HALF, 0, r->comm, r->stream));
+  SAY(ncclSend(a, 4, FLOAT, ranks, r->comm, r->stream));
+  SAY(ncclRecv(b, 4, FLOAT, -1, r->comm, r->stream));
+  SAY(ncclSend(a, (size_t)1 << 62, FLOAT, 1, r->comm, r->stream));
+  SAY(ncclSend(NULL, 4, FLOAT, 1, r->comm, r->stream));
+  SAY(ncclRecv(NULL, 4, FLOAT, 1, r->comm, r->stream));
+  SAY(ncclRecv((void *)other->memory[1], 4, FLOAT, 1, r->comm, r->stream));
+  SAY(ncclRecv(b, 4, FLOAT, 1, r->comm, other->stream));
+  SAY(ncclSend(a, 4, FLOAT, 0, r->comm, r->stream));
   CHECK(ncclGroupStart());
-  CHECK(ncclAllReduce(a, b, 4, HALF, 0, r->comm, r->stream));
-  CHECK(ncclSend(a, 4, HALF, 1, r->comm, r->stream));
-  SAY(ncclRecv(b, 4, HALF, 2, r->comm, r->stream));
+  CHECK(ncclAllReduce(a, b, 4, FLOAT, 0, r->comm, r->stream));
+  CHECK(ncclSend(a, 4, FLOAT, 1, r->comm, r->stream));
+  SAY(ncclRecv(b, 4, FLOAT, 2, r->comm, r->stream));
   SAY(ncclGroupEnd());
   CHECK(ncclGroupStart());
-  CHECK(ncclSend(a, 4, HALF, 0, r->comm, r->stream));
-  CHECK(ncclRecv(b, 2, HALF, 0, r->comm, r->stream));
+  CHECK(ncclSend(a, 4, FLOAT, 0, r->comm, r->stream));
+  CHECK(ncclRecv(b, 2, FLOAT, 0, r->comm, r->stream));
   SAY(ncclGroupEnd());
   CHECK(cuStreamBeginCapture(r->stream, 1));
   CHECK(ncclGroupStart());
-  CHECK(ncclSend(a, 4, HALF, 1, r->comm, r->stream));
-  CHECK(ncclRecv(b, 4, HALF, 1, r->comm, r->other));
+  CHECK(ncclSend(a, 4, FLOAT, 1, r->comm, r->stream));
+  CHECK(ncclRecv(b, 4, FLOAT, 1, r->comm, r->other));
   SAY(ncclGroupEnd());
   CHECK(cuStreamEndCapture(r->stream, &r->graph));
 }
 
 /* Calls of rank 0 alone: none of them may begin. */
 static void make_wrong_calls(struct rank *r, struct rank *other) {
-  enum { INT = 2, HALF = 6, FLOAT = 7 };
+  enum { INT = 2, FLOAT = 7, DOUBLE = 8 };
   const uint64_t a = r->memory[0], b = r->memory[1];
   ncclRedOp_t op, others;
   const uint32_t scalar = 0;
   void *real = dlopen(getenv("SLEY_NCCL_LIBRARY"), RTLD_NOW);
   SUM(a, b, 4, TYPES, 0);
-  SUM(a, b, 4, HALF, -1);
-  SUM(a, b, 4, HALF, PRE_MUL_SUM);
-  SUM(a, b, (size_t)1 << 62, HALF, 0);
-  SUM(NULL, b, 4, HALF, 0);
-  SUM(a, NULL, 4, HALF, 0);
-  SUM(a + 1, b, 4, HALF, 0);
-  SUM(other->memory[1], b, 4, HALF, 0);
-  SUM(a, r->before[0], 4, HALF, 0);
-  SAY(ncclReduce((void *)a, (void *)b, 4, HALF, 0, ranks, r->comm, r->stream));
-  SAY(ncclAlltoAll((void *)a, (void *)a, 4, HALF, r->comm, r->stream));
-  SAY(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, other->stream));
+  SUM(a, b, 4, FLOAT, -1);
+  SUM(a, b, 4, FLOAT, PRE_MUL_SUM);
+  SUM(a, b, (size_t)1 << 62, FLOAT, 0);
+  SUM(NULL, b, 4, FLOAT, 0);
+  SUM(a, NULL, 4, FLOAT, 0);
+  SUM(a + 1, b, 4, FLOAT, 0);
+  SUM(other->memory[1], b, 4, FLOAT, 0);
+  SUM(a, r->before[0], 4, FLOAT, 0);
+  SAY(ncclReduce((void *)a, (void *)b, 4, FLOAT, 0, ranks, r->comm, r->stream));
+  SAY(ncclAlltoAll((void *)a, (void *)a, 4, FLOAT, r->comm, r->stream));
+  SAY(ncclAllReduce((void *)a, (void *)b, 4, FLOAT, 0, r->comm, other->stream));
   SAY(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, TYPES, 1, r->comm));
-  SAY(ncclRedOpCreatePreMulSum(NULL, (void *)&scalar, HALF, 1, r->comm));
-  CHECK(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, HALF, 1, r->comm));
-  CHECK(ncclRedOpCreatePreMulSum(&others, (void *)&scalar, HALF, 1, other->comm));
+  SAY(ncclRedOpCreatePreMulSum(NULL, (void *)&scalar, FLOAT, 1, r->comm));
+  CHECK(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, FLOAT, 1, r->comm));
+  CHECK(ncclRedOpCreatePreMulSum(&others, (void *)&scalar, FLOAT, 1, other->comm));
   SUM(a, b, 4, INT, op);
-  SUM(a, b, 4, HALF, others);
+  SUM(a, b, 4, FLOAT, others);
   CHECK(ncclRedOpDestroy(op, r->comm));
-  SUM(a, b, 4, HALF, op);
+  SUM(a, b, 4, FLOAT, op);
   SAY(ncclRedOpDestroy(op, r->comm));
   CHECK(ncclGroupStart());
-  CHECK(ncclAllReduce((void *)a, (void *)b, 4, HALF, 0, r->comm, r->stream));
+  CHECK(ncclAllReduce((void *)a, (void *)b, 4, FLOAT, 0, r->comm, r->stream));
   SUM(a, b, 4, TYPES, 0);
   SAY(ncclGroupEnd());
   send_wrongly(r, other);
   /* What sley lacks kernels for goes to NCCL. */
-  SUM(a, b, 4, FLOAT, 0);
+  SUM(a, b, 4, DOUBLE, 0);
   CHECK(ncclRedOpCreatePreMulSum(&op, (void *)&scalar, INT, 1, r->comm));
   SUM(a, b, 4, INT, op);
   if (real != NULL) fputs(((const char *(*)(void))dlsym(real, "stand_in_journal"))(), stdout);
@@ -416,7 +416,7 @@ static void turn_to(struct rank *r) {
 /* Calls for which NCCL's communicators are made: refused in a capture, then two of each rank, one with a
  * config and a reduction that last only for the call. */
 static void make_lacking_calls(struct rank *all) {
-  enum { INT = 2, FLOAT = 7 };
+  enum { INT = 2, DOUBLE = 8 };
   void *graph, *real = dlopen(getenv("SLEY_NCCL_LIBRARY"), RTLD_NOW);
   struct rank *r;
   int turn, k;
@@ -431,7 +431,7 @@ static void make_lacking_calls(struct rank *all) {
       turn_to(r);
       if (turn == 0 && k == 0) CHECK(cuStreamBeginCapture(r->stream, 1));
 #if NCCL_VERSION_CODE >= 23100
-      if (turn == 1) CHECK(ncclAllReduceConfig(from, to, 4, FLOAT, 0, r->comm, r->stream, (void *)&k));
+      if (turn == 1) CHECK(ncclAllReduceConfig(from, to, 4, DOUBLE, 0, r->comm, r->stream, (void *)&k));
 #endif
       CHECK(ncclRedOpCreatePreMulSum(&op, &scalar, INT, 1, r->comm));
       CHECK(ncclAllReduce(from, to, 4, INT, op, r->comm, r->stream));
@@ -451,7 +451,7 @@ static void abort_call(struct rank *waiting, struct rank *other) {
   const void *from = (void *)waiting->memory[0];
   void *to = (void *)waiting->memory[1];
   int tries;
-  CHECK(ncclAllReduce(from, to, 64, 6, 0, waiting->comm, waiting->stream));
+  CHECK(ncclAllReduce(from, to, 64, 7, 0, waiting->comm, waiting->stream));
   CHECK(ncclCommGetAsyncError(waiting->comm, &state));
   check(state == 0, "there is no error yet", state);
   CHECK(ncclCommAbort(other->comm));
@@ -461,7 +461,7 @@ static void abort_call(struct rank *waiting, struct rank *other) {
     CHECK(ncclCommGetAsyncError(waiting->comm, &state));
   }
   printf("%d\n", state);
-  SAY(ncclAllReduce(from, to, 64, 6, 0, waiting->comm, waiting->stream));
+  SAY(ncclAllReduce(from, to, 64, 7, 0, waiting->comm, waiting->stream));
   CHECK(ncclCommAbort(waiting->comm));
 }
 
@@ -578,7 +578,7 @@ static void run_group(const ncclUniqueId *id, const char *way) {
   for (k = 0; k < ranks; ++k) {
     void *own = (void *)all[k].memory[0];
     turn_to(&all[k]);
-    for (i = 0; i < 150; ++i) CHECK(ncclAllReduce(own, own, 16, 6, 0, all[k].comm, all[k].stream));
+    for (i = 0; i < 150; ++i) CHECK(ncclAllReduce(own, own, 16, 7, 0, all[k].comm, all[k].stream));
   }
   CHECK(ncclGroupEnd());
   for (k = 0; k < ranks; ++k) {

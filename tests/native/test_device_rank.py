@@ -41,10 +41,7 @@ def made(folder: Path, keys: Sequence[tuple[int, bool, int]], *flags: str) -> Pa
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with tables, kernels and the stand-in; in it a folder with others, and damaged ones
     in this one."""
-    every = [
-        *((2, False, BLOCKS), (3, False, BLOCKS // 2)),
-        *((3, True, BLOCKS), (4, True, BLOCKS), (8, False, BLOCKS)),
-    ]
+    every = [(2, False, BLOCKS), (3, False, BLOCKS // 2), (4, True, BLOCKS)]
     folder = made(tmp_path_factory.mktemp("ahead"), every)
     (folder / "other").mkdir()
     key = native.LinkKey(2, True, False, BLOCKS)
@@ -146,10 +143,14 @@ def test_a_lost_release_of_messages_is_noticed(races: Path) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["calls", "processes"])
-@pytest.mark.parametrize(("ranks", "devices"), [(3, 1), (4, 1), (8, 8)])
+@pytest.mark.parametrize(
+    ("ranks", "devices"),
+    [(4, 1), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((3, 1), (8, 8)))],
+)
 def test_ranks_on_their_own_devices_or_on_one(
     scenario: str, ranks: int, devices: int, small: Path
 ) -> None:
+    made(small, [(ranks, devices == 1, BLOCKS)])
     settings = DEVICES.format(devices, BLOCKS * ranks // devices)
     check("thread", small, scenario, str(ranks), SLEY_FAKE=settings)
 

@@ -121,7 +121,7 @@ def test_wrong_calls_are_refused_before_they_begin(
         "K517: expected a stream of",
         "N705: expected a type from 0 to 11 for ncclRedOpCreatePreMulSum, found 12",
         "N705: expected a place of the reduction for ncclRedOpCreatePreMulSum, found a null",
-        "N705: expected data of the reduction's type, 6 for ncclAllReduce, found type 2",
+        "N705: expected data of the reduction's type, 7 for ncclAllReduce, found type 2",
         *["N703: expected a reduction for ncclAllReduce of the communicator"] * 2,
         "N703: expected a reduction for ncclRedOpDestroy of the communicator",
         *["N705: expected a type from 0 to 11 for ncclAllReduce, found 12"] * 2,
@@ -146,7 +146,7 @@ def test_wrong_calls_are_refused_before_they_begin(
         assert [line[:2] for line in passed[:2]] == ["0 ", "0 "]
         words = [line.split() for line in passed if line.startswith("AllReduce") and "comm" in line]
         assert [(line[4], line[5], line[6]) for line in words] == [
-            ("7", "op0", "comm0"),
+            ("8", "op0", "comm0"),
             ("2", "op1002", "comm0"),
         ]
     else:

@@ -13,7 +13,7 @@ import pytest
 import sley
 from sley import Protocol, topologies
 from sley.ir.words import FIFO_PROTOCOLS
-from sley.model.simulation.result import ERRORS
+from sley.model.simulation.result import ERRORS, error_text, errors_text
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -54,9 +54,17 @@ def test_points_fit_their_machines_and_channels(modules: dict[str, ModuleType]) 
 
 def test_sley_choose_prints_the_errors_of_the_page() -> None:
     page = (BENCHMARKS.parent / "docs/measurements.md").read_text()
-    row = next(line for line in page.splitlines() if line.startswith("| all | allgather"))
-    found = re.findall(r"([\d.]+) / ([\d.]+) %", row)
-    assert tuple((round(float(a)), round(float(b))) for a, b in found[:3]) == ERRORS
+    for family, errors in ERRORS.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| {family} | "))
+        cells = [re.match(r"([\d.]+) / ([\d.]+) %", cell.strip()) for cell in row.split("|")[3:6]]
+        assert tuple(c and (round(float(c[1])), round(float(c[2]))) for c in cells) == errors
+
+
+def test_a_machine_without_a_table_of_its_family_has_no_error() -> None:
+    assert errors_text(topologies.mi250x().model) == "not known for this machine"
+    assert error_text(topologies.b200().model, 4096) == "not known for this machine"
+    assert error_text(topologies.b200().model, 2**30).startswith("median 5 %")
+    assert "by tables of MI300s" in errors_text(topologies.mi355x().model)
 
 
 def test_a_point_has_an_error_for_each_protocol(modules: dict[str, ModuleType]) -> None:
@@ -147,8 +155,9 @@ def test_the_section_on_tables_says_what_was_compared(
     modules: dict[str, ModuleType], tmp_path: Path
 ) -> None:
     page, tables = modules["measurements"], modules["measured_tables"]
-    file = tmp_path / tables.TABLES
+    file = tmp_path / tables.TABLES[0]
     file.parent.mkdir()
+    (tmp_path / tables.TABLES[1]).write_text(LINE.format("crusoe-a100", "allreduce", 4096, 36.0))
     file.write_text(
         LINE.format("sb-ar", "allreduce", 4096, 30.0)
         + LINE.format("v100", "alltoall", 1, 1.0)

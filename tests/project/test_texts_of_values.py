@@ -66,7 +66,7 @@ def test_the_text_of_a_value_is_one_line_without_long_numbers() -> None:
 def test_choices_show_the_table_of_the_command_line() -> None:
     lines = choices().show().splitlines()
     assert lines[0] == "# allreduce on ndv4, code generated for each plan"
-    assert "25 / 58 % below 1M" in lines[2]
+    assert "50 / 91 % below 1M" in lines[2]
     assert lines[3].split()[:3] == ["from", "to", "algorithm"]
     rows = lines[4 : 4 + len(choices().ranges)]
     assert rows[-1].split()[1] == "64M"

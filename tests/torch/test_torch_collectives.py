@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from support.generators.sampling import each_value
 from support.processes.rank_pool import RankPool
 from support.processes.rank_values import end, everybody, own, reduced, same
 
@@ -110,16 +111,17 @@ def check_movements(dtype: torch.dtype, async_op: bool) -> None:
         same(output, expected)
 
 
-@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "async_op"), each_value(TYPES, [False, True]))
 def test_reductions_give_what_gloo_gives(
     four_ranks: RankPool, dtype: torch.dtype, async_op: bool
 ) -> None:
     four_ranks.run(check_reductions, dtype, async_op)
 
 
-@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *MOVED_ONLY], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "async_op"),
+    each_value([torch.float32, torch.bfloat16, *MOVED_ONLY], [False, True]),
+)
 def test_movements_give_what_gloo_gives(
     four_ranks: RankPool, dtype: torch.dtype, async_op: bool
 ) -> None:

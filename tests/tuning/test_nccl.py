@@ -269,7 +269,7 @@ def test_both_ways_of_a_tree_share_the_threads_of_a_block() -> None:
     ring = nccl.forced("allreduce", two, "64M", RING, SIMPLE)
     assert ring is not None
     assert ring.block_shares == (1, 1)
-    run = as_run(two, 0.5, (0.7, 0.3)).model
+    run = as_run(two, 0.5, (0.7, 0.3), streams=True).model
     assert (run.nvlink_block_GBps, run.network_block_GBps) == (14, 14)
     assert run.nvlink_block_GBps * run.copy_share == pytest.approx(6)
     assert run.tile_bytes.simple == two.model.tile_bytes.simple / 2
@@ -306,6 +306,10 @@ def test_broadcast_and_reduce_run_on_rings() -> None:
     assert (choice.algorithm, choice.program) == (RING, "ring-broadcast")
     assert choice.instances == choice.channels
     assert nccl.default("reduce", topologies.ndv4(2), "256M").program == "multi-ring-reduce"
+    # Pieces of a step, and LL128 where the machine has it.
+    assert nccl.default("reduce", topologies.ndv4(), "1G").protocol is Protocol.LL128
+    amd = nccl.default("broadcast", topologies.mi300x(), "1G")
+    assert (amd.protocol, amd.tile) == (SIMPLE, 0.25)
 
 
 @pytest.mark.parametrize("name", ["dgx1", "mi300x", "mi300x:2"])
@@ -337,7 +341,7 @@ def test_mi300x_have_no_ll128(nodes: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "size", "time_us"),
-    [("mi325x:4", "4G", 23904.0), ("mi355x:2", "1G", 5525.0), ("mi355x:2", "8M", 166.5)],
+    [("mi325x:4", "4G", 23904.0), ("mi355x:2", "1G", 5525.0), ("mi355x:2", "16M", 261.6)],
 )
 def test_published_times_of_rccl_between_nodes_are_predicted(
     name: str, size: str, time_us: float

@@ -53,7 +53,7 @@ def test_an_agent_comes_close_to_the_oracle_with_enough_samples():
 
 def test_context_needs_fewer_samples_than_arms():
     training = Training(Known())
-    training.run(12)  # of 18 arms
+    training.run(17)  # of 18 arms
     assert regret(training.backend, training.agent).mean() < 0.05
 
 
@@ -94,6 +94,44 @@ def test_the_gate_lets_hardly_any_slightly_slower_arm_through():
             looks += len(chosen)
             wrong += sum(arm != 7 for arm in chosen)
     assert wrong <= 0.002 * looks
+
+
+def two_states(call):
+    """1.4 times as slow for the first 60 calls of 120."""
+    return 1.0 if call // 60 % 2 else 1.4
+
+
+def drift(call):
+    return 1 + 0.3 * np.cos(call / 40)
+
+
+@pytest.mark.parametrize("state", [two_states, drift])
+def test_the_gate_knows_the_state_of_the_machine_from_a_faster_arm(state):
+    wrong = looks = 0
+    for seed in range(6):
+        backend = Known(sigma=0.01, seed=seed)
+        backend.true_us[:] = backend.true_us[:, [7]] * np.linspace(1.05, 1.2, 18)
+        backend.true_us[:, 7] /= np.linspace(1.05, 1.2, 18)[7]
+        measure = backend.measure
+        backend.measure = lambda cell, arm, b=backend, m=measure: m(cell, arm) * state(b.calls)
+        training = Training(backend, Random, seed=seed)
+        for samples in (10, 20, 40):
+            training.run(samples)
+            chosen = [training.agent.best(c) for c in range(len(backend.sizes))]
+            looks += len(chosen)
+            wrong += sum(arm != 7 for arm in chosen)
+    assert wrong <= 0.005 * looks
+
+
+def test_the_gate_says_that_it_has_too_few_measurements():
+    backend = Known(sigma=0.0)
+    gate = Gate(Random(backend))
+    for arm in (7, 0, 7, 0):
+        gate.observe(2, arm, backend.true_us[2, 7] * (0.8 if arm == 0 else 1.0))
+        assert (gate.best(2), gate.undecided(2)) == (7, None if gate.tally.count[2, 0] == 0 else 0)
+    gate.observe(2, 7, backend.true_us[2, 7])
+    gate.observe(2, 0, 0.8 * backend.true_us[2, 7])
+    assert (gate.best(2), gate.undecided(2)) == (0, None)
 
 
 def test_the_gate_deploys_a_faster_arm_though_the_agent_wants_one_that_was_never_measured():

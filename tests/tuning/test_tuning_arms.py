@@ -7,13 +7,12 @@ import pytest
 
 from sley import Topology, topologies
 from sley.errors import SleyError
-from sley.ir.words import Protocol
 from sley.model.nccl import choice as nccl
 from sley.model.simulation import Simulator
 from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays
 from sley.tuning.policy import Recipe
-from sley.tuning.sweeps import STEADY, ArmTimes, sweep, time_at
+from sley.tuning.sweeps import ArmTimes, sweep
 from support.inputs.tuning import arms_among
 
 SMALL = topologies.cluster(2, 2)
@@ -54,7 +53,7 @@ def test_without_switches_arms_keep_to_the_links():
     assert {d.name for d in arms.recipes} == {"multi-ring-allreduce", "multi-tree-allreduce"}
     default = arms.recipes[arms.default(1 << 20)]
     assert [list(order) for order in default.arguments["orders"]] == along
-    assert time_at(arms, arms.default(1 << 20), 1 << 20) > 0
+    assert arms.time_us(arms.default(1 << 20), 1 << 20) > 0
 
 
 def test_arms_are_distinct_and_fit_on_the_gpus(arms):
@@ -69,27 +68,18 @@ def test_masked_arms_have_the_time_of_a_simpler_one(arms):
     assert 0 < mask.sum() < len(arms)
     for index in np.flatnonzero(~mask)[::8].tolist():
         same = [arm.index for arm in arms.rows if arm.plan is arms.rows[index].plan]
-        time_us = time_at(arms, index, size)
-        assert any(mask[i] and time_at(arms, i, size) == pytest.approx(time_us) for i in same)
+        time_us = arms.time_us(index, size)
+        assert any(mask[i] and arms.time_us(i, size) == pytest.approx(time_us) for i in same)
 
 
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_oracle_is_the_fastest_of_all_simulated_arms(arms, swept, every):
     for place, size in enumerate(swept.sizes.tolist()):
         others = np.flatnonzero(swept.mask[place])[place::every].tolist()
-        times = [arms.simulator(index)(size).time_us for index in {*others, swept.best[place]}]
+        times = [arms.time_us(index, size) for index in {*others, swept.best[place]}]
         assert swept.best_us[place] == pytest.approx(min(times))
         default = int(swept.default[place])
-        assert swept.default_us[place] == arms.simulator(default)(size).time_us
-
-
-def test_long_calls_are_extrapolated_within_a_percent(arms):
-    rows = [arm for arm in arms.rows if arm.plan.protocol is Protocol.LL]
-    for arm in rows[::12]:
-        size = 128 << 20
-        exact = arms.simulator(arm.index)(size)
-        assert exact.tiles > 2 * STEADY
-        assert time_at(arms, arm.index, size) == pytest.approx(exact.time_us, rel=0.01)
+        assert swept.default_us[place] == arms.time_us(default, size)
 
 
 def test_a_sweep_is_read_back_for_its_own_arms_only(tmp_path, arms, swept):
@@ -142,14 +132,14 @@ def test_only_nccls_own_trees_share_blocks() -> None:
     assert (arms.rows[0].recipe, arms.rows[0].block_shares) == (own, (1, 1))
     assert theirs.block_shares == choice.block_shares != (1, 1)
     whole = Simulator(theirs.plan, arms.topology)(size).time_us
-    assert arms.simulator(theirs.index)(size).time_us > whole
+    assert arms.time_us(theirs.index, size) > whole
 
 
 def test_arms_on_slower_links_keep_their_plans_and_take_longer(arms, swept):
     changed = arms.in_world(SLOW)
     assert changed.recipes == arms.recipes
     default = int(swept.default[1])
-    assert time_at(changed, default, 1 << 20) > 1.5 * swept.default_us[1]
+    assert changed.time_us(default, 1 << 20) > 1.5 * swept.default_us[1]
 
 
 def test_unknown_collectives_and_actions_are_refused():

@@ -144,7 +144,7 @@ _MEANINGS = {
 
 
 def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
-    from sley.model.table_fit import UNTOLD
+    from sley.model.table_fit import UNTOLD, Changes
 
     changes = asdict(found.changes)
     points = [*found.fitted, *found.held_out]
@@ -156,17 +156,14 @@ def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
         ]
         stated = {"before": found.stated(before=True), "after": found.stated()}
         values = {name: changes[name] for name in found.told}
-        result = {"ok": True, **values, "at_limit": found.at_limit, "points": rows}
+        result = {"ok": True, **values, "points": rows}
         print_json({**result, "held_out": stated, "output": str(output)})
         return
     for name, (word, meaning) in _MEANINGS.items():
         value = f"{changes[name]:.3f} {meaning}" if name in found.told else "not told by the sizes"
         echo(f"{word:<12}{value}")
-        if name in found.at_limit:
-            print_note(
-                f"{word} end at the limit of the search: the table has another shape than NCCL's "
-                f"plans on {found.base.name}. Is this the machine?"
-            )
+    if found.changes == Changes():
+        print_note("no fit makes the other sizes' errors smaller: the machine is written as it was")
     if beyond := found.beyond_nominal:
         stem, colon, nodes = found.base.name.partition(":")
         has_other = f"{stem}-nvls" in topologies.machine_names()

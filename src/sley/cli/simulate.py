@@ -119,7 +119,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
         for name, of in by_name(named):
             first, last = of[0].size_bytes, of[-1].size_bytes
             sizes_of = size_text(first) if first == last else SizeRange(first, last)
-            echo(f"{sizes_of:<23}{name}")
+            echo(f"{sizes_of!s:<23}{name}")
     echo("\n".join(lines))
     print_written(reports.html, reports.plot, trace_file)
     phases.report()

@@ -289,6 +289,12 @@ class _Trainings(_TrainOptions):
         learned = _learned(training, recorded)
         if not self.phases.quiet:
             echo("\n".join(_training_lines(training, learned)))
+        undecided = [size_text(o["size_bytes"]) for o in learned["sizes"] if o["is_undecided"]]
+        if undecided:
+            print_note(
+                f"{training.rounds} samples are too few to tell whether the agent's own choice is "
+                f"faster at {', '.join(undecided)}: more --samples may find more"
+            )
         if knows and recorded is not None:
             print_note("the network was trained on this sweep, so its regret elsewhere is higher")
         return learned
@@ -501,6 +507,7 @@ def _learned(training: Training, recorded: ArmTimes | None) -> dict[str, Any]:
             "is_default": arm == default,
             "time_us": time_us,
             "default_us": default_us,
+            "is_undecided": training.agent.undecided(cell) is not None,
         }
         if recorded:
             row["regret"] = float(recorded.true_us(cell, arm) / recorded.best_us[cell] - 1)

@@ -82,6 +82,7 @@ class Calibration:
             launch_us=ByProtocol.same(self.launch_us),
             nvlink_latency_us=ByProtocol.same(0.0),
             pcie_latency_us=ByProtocol.same(max(self.round_us - self.ranks * self.small_us, 0.0)),
+            network_call_us=0.0,
             network_latency_us=ByProtocol.same(0.0),
             nvlink_block_GBps=thread_GBps,
             pcie_block_GBps=thread_GBps,

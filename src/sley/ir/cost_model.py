@@ -94,6 +94,9 @@ class CostModel:
     host_launch_us: the time of that thread for each GPU, which delays the last one (NCCL on 2 to 8
         A100 of one thread: 4.2 to 5.0, github.com/NVIDIA/nccl-tests, issue 123; up to 6 for any
         kernel, SuperBench's example).
+    network_call_us: what a call takes longer if it crosses the network, as its proxies wake up (a
+        fit on published AllReduces and AllGathers below 1 MB on two nodes of A100, H100, H200 and
+        MI355X: 22 to 28 fit alike).
     nvlink_latency_us, pcie_latency_us, network_latency_us: time from the end of a move until the
         receiver sees it, over NVLink or xGMI, PCIe and the network (NCCL 2.30's tuner, latency of a
         hop in rings). LL's is also the time until the other end of a hop sees that room is free,
@@ -129,9 +132,10 @@ class CostModel:
     tile_bytes: the most data of one tile (MSCCL: Simple four steps of 512 KiB, the others one
         step).
     slices: the number of equal parts of a tile's message, each forwarded as it arrives (NCCL: two
-        for Simple).
+        for Simple. The flags of LL and LL128 announce each turn of a block's threads, and NCCL's
+        trees are simulated so; rings of published tables take as long as with whole messages).
     least_slice_bytes: the least size of a part, which limits their number (NCCL: 1/32 of a step of
-        Simple).
+        Simple; a turn of 512 threads with 8 bytes each with LL, of 640 with 60 with LL128).
     part_overhead_bytes: the cost of a part besides its data, as additional bytes: the time of the
         thread that moves it (0 for GPUs, where a hop's latency includes it).
     wait_us: the cost of a wait for another block's instruction, even if that has already finished
@@ -158,6 +162,7 @@ class CostModel:
     launch_us: ByProtocol = _number(6.6, 14.0, 8.4, origin="NCCL's tuner")
     launch_gpus: float = _number(1, least=1, whole=True, most=1024, origin="a process a GPU")
     host_launch_us: float = _number(4.2, origin="measured, nccl-tests")
+    network_call_us: float = _number(24.0, origin="fit, published tables")
     nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, origin="NCCL's tuner")
     pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, origin="NCCL's tuner")
     network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, origin="NCCL's tuner")
@@ -180,7 +185,9 @@ class CostModel:
         32 * 2**10, 576_000, 2 * 2**20, open_=True, least=1e-6, origin="MSCCL"
     )
     slices: ByProtocol = _number(1, 1, 2, open_=True, whole=True, most=16, origin="NCCL")
-    least_slice_bytes: float = _number(16 * 2**10, open_=True, least=1e-6, origin="NCCL")
+    least_slice_bytes: ByProtocol = _number(
+        4096, 38400, 16 * 2**10, open_=True, least=1e-6, origin="NCCL"
+    )
     part_overhead_bytes: float = _number(0.0, origin="assumption")
     wait_us: float = _number(0.5, origin="assumption")
     fence_share: ByProtocol = _number(0.0, 0.0, 1.0, most=1.0, origin="assumption")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from time import monotonic
 from types import MappingProxyType
 
@@ -115,13 +115,6 @@ class Fit:
         return Changes(**digits).topology(self.base)
 
     @property
-    def at_limit(self) -> tuple[str, ...]:
-        """The fitted factors that end at the search's limit: the table has another shape than the
-        plans, and the topology is not to be trusted beyond its sizes."""
-        factors = {name: getattr(self.changes, name) for name in _MOST if name in self.told}
-        return tuple(n for n, f in factors.items() if abs(math.log(f)) > 0.999 * math.log(_MOST[n]))
-
-    @property
     def beyond_nominal(self) -> str:
         """A link that is faster than its nominal rate, in words; "" if none is. Then NCCL sends
         less than the plans, or the machine is another one."""
@@ -138,6 +131,12 @@ class Fit:
         """float64: relative errors of the points' times, in their order."""
         measured = np.array([point.time_us for point in (*self.fitted, *self.held_out)])
         return np.asarray((self.before_us if before else self.after_us) / measured - 1)
+
+    @property
+    def helps(self) -> bool:
+        """Whether the fit makes no held-out error larger, by median and 90th percentile."""
+        was, now = self.stated(before=True), self.stated()
+        return was is None or now is None or (now[0] <= was[0] and now[1] <= was[1])
 
     def check(self, file: str) -> None:
         """Refuses a fit that misses half of the table's times by more than MOST_MISSED: its numbers
@@ -286,13 +285,16 @@ def fit(
 ) -> Fit:
     """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
 
+    A factor that would leave the range of _MOST is not fitted. The points that are not used decide
+    whether the fit helps: if their errors grow, only the start-up is fitted, or nothing.
+
     plan_of: makes the plans of NCCL's choices, on `base`.
     searched: the machines as NCCL searches them, if `base` counts several network cards as one.
     report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
         follow. Errors: S713, R512, D931.
     """
     try:
-        from scipy.optimize import least_squares
+        from scipy.optimize import least_squares, minimize
     except ImportError as error:
         raise missing_extra("SciPy", "fit", error) from error
 
@@ -302,58 +304,98 @@ def fit(
         "rates": bool(sizes) and sizes[-1] >= LARGE_BYTES,
         "latencies": len(set(sizes)) > 2,
     }
-    told = [name for name, can in can_tell.items() if can]
+    told = tuple(name for name, can in can_tell.items() if can)
     if not told:
         expected = f"a size up to {SMALL_BYTES} bytes or from {LARGE_BYTES} bytes to fit"
         raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
     runs = NcclRuns(base, plan_of, searched)
-
-    def times_us(points: Sequence[MeasuredTime], topology: Topology | None = None) -> list[float]:
-        return [runs(p.collective, p.size_bytes, topology).time_us for p in points]
-
-    first = times_us(used)  # compiles the plans, too
-    start = monotonic()
-    times_us(used)
-    report_round(monotonic() - start)
+    held = tuple(point for point in points if point not in used)
     measured = np.log([point.time_us for point in used])
     launch = base.model.launch_us
     least_us = -min(launch.ll, launch.ll128, launch.simple)
 
-    # Factors are searched as logarithms: halves and doubles are equally far, and none is negative.
-    def changes_of(x: FloatArray) -> Changes:
-        values = dict(zip(told, x.tolist(), strict=True))
-        logs = {name: math.exp(values.get(name, 0.0)) for name in _MOST}
-        return Changes(values.get("startup_us", 0.0) * _UNIT_US, **logs)
+    def times_us(points: Sequence[MeasuredTime], changes: Changes) -> list[float]:
+        world = changes.topology(base)
+        return [runs(p.collective, p.size_bytes, world).time_us for p in points]
 
-    # Times span orders of magnitude; their logarithms weigh relative errors alike at all sizes.
-    def residuals(x: FloatArray) -> FloatArray:
-        return np.log(times_us(used, changes_of(x).topology(base))) - measured
+    @cache
+    def simulated(rates: float, latencies: float) -> FloatArray:
+        """The times of `used` without a start-up, which adds the same to all."""
+        return np.array(times_us(used, Changes(0.0, rates, latencies)))
 
-    limits = {name: (-math.log(most), math.log(most)) for name, most in _MOST.items()}
-    limits["startup_us"] = (least_us / _UNIT_US - 1e-9, 1e6)
-    found = least_squares(
-        residuals,
-        np.zeros(len(told)),
-        bounds=tuple(np.transpose([limits[name] for name in told])),
-        # Steps of 1 %: simulated times have jumps, where NCCL changes its tiles, that smaller steps
-        # would take for slopes. Twelve evaluations, each with a gradient, bound the time, and a
-        # table's digits don't show changes below 1e-4.
-        diff_step=0.01,
-        max_nfev=12,
-        xtol=1e-4,
-    )
-    changes = changes_of(found.x)
-    held = tuple(point for point in points if point not in used)
-    before = np.array([*first, *times_us(held)])
-    after = np.array(times_us((*used, *held), changes.topology(base)))
-    return Fit(base, changes, tuple(told), tuple(used), held, before, after)
+    def found_of(told: tuple[str, ...]) -> Changes:
+        # Times span orders of magnitude; their logarithms weigh relative errors alike at all sizes.
+        def missed(startup_us: FloatArray | float, times: FloatArray) -> FloatArray:
+            return (np.log(times + startup_us) - measured) / _MODEL_ERROR
+
+        # What the start-up explains, no factor has to; and it needs no simulation.
+        def with_startup(rates: float, latencies: float) -> Changes:
+            if "startup_us" not in told:
+                return Changes(0.0, rates, latencies)
+            times = simulated(rates, latencies)
+            first = max(float((np.exp(measured) - times)[0]), 0.0)
+            limits = (least_us - 1e-9, np.inf)
+            found = least_squares(missed, first, args=(times,), bounds=limits, x_scale=_UNIT_US)
+            return Changes(float(found.x[0]), rates, latencies)
+
+        # Factors are searched as logarithms: halves and doubles are equally far, and none is
+        # negative.
+        factors = [name for name in told if name in _SPREAD]
+
+        def changes_of(logs: FloatArray) -> Changes:
+            found = dict(zip(factors, np.exp(logs).tolist(), strict=True))
+            return with_startup(found.get("rates", 1.0), found.get("latencies", 1.0))
+
+        def cost(logs: FloatArray) -> float:
+            c = changes_of(logs)
+            known = [log / _SPREAD[name] for name, log in zip(factors, logs, strict=True)]
+            left = [*missed(c.startup_us, simulated(c.rates, c.latencies)), *known]
+            return float(np.square(left).sum())
+
+        if not factors:
+            return with_startup(1.0, 1.0)
+        # A simplex, for simulated times have jumps, where NCCL changes its tiles, that gradients
+        # would take for slopes.
+        begin = np.vstack((np.zeros(len(factors)), np.diag([_SPREAD[n] for n in factors])))
+        limit = math.log(_MOST)
+        found = minimize(
+            cost,
+            begin[0],
+            method="Nelder-Mead",
+            bounds=[(-limit, limit)] * len(factors),
+            options={"initial_simplex": begin, "maxfev": ROUNDS, "xatol": 2e-3, "fatol": 0.01},
+        )
+        changes = changes_of(found.x)
+        beyond = [n for n in factors if abs(math.log(getattr(changes, n))) > 0.99 * limit]
+        return found_of(tuple(n for n in told if n not in beyond)) if beyond else changes
+
+    simulated(1.0, 1.0)  # compiles the plans
+    start = monotonic()
+    times_us(used, Changes())
+    report_round(monotonic() - start)
+    before = np.array([*simulated(1.0, 1.0), *times_us(held, Changes())])
+    # From all parameters to none: the first that makes no held-out error larger than it was.
+    for some in (told, told[: told[0] == "startup_us"], ()):
+        changes = found_of(some) if some else Changes()
+        after = np.array([*times_us(used, changes), *times_us(held, changes)])
+        found = Fit(base, changes, told, tuple(used), held, before, after)
+        if found.helps:
+            break
+    return found
 
 
-ROUNDS = 40
-"""About how many rounds a fit takes."""
+ROUNDS = 30
+"""The most rounds of a fit."""
 
 _UNIT_US = 30.0
 """The unit of the start-up in the search, so that all its variables are of one size."""
 
-_MOST = MappingProxyType({"rates": 20.0, "latencies": 4.0})
-"""The largest factors, and the inverse of the smallest."""
+_MOST = 2.0
+"""The largest factor, and the inverse of the smallest: a machine that differs by more is another
+one."""
+
+_MODEL_ERROR = 0.05
+"""The error of a simulated time that a fit expects of the plans themselves."""
+
+_SPREAD: Mapping[str, float] = MappingProxyType({"rates": 0.3, "latencies": 0.6})
+"""By how much the logarithms of factors differ between machines."""

@@ -113,7 +113,7 @@ def _split(s: Simulation, inputs: LoopInputs) -> tuple[dict[Factor, float], Floa
     span = np.diff(end, prepend=s.launch_us)
     moving = np.minimum(path.moving_us, span)
     kind = np.maximum(inputs.kind[row], 0).astype(np.int64)
-    full = path.moving_us <= _SHARED * _alone_us(s, inputs)
+    full = path.moving_us <= _SHARED * s.stretch * _alone_us(s, inputs)
     # A block that waits for the room of its own part waits for the network to take the part.
     same = np.append(False, s.plan.block[row[1:]] == s.plan.block[row[:-1]])[: len(row)]
     leaving = (path.cause == Cause.SLOT) & same

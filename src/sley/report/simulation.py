@@ -66,7 +66,7 @@ def _head(s: Simulation) -> list[str]:
         _pair("bound", f"{s.bound.time_us:.1f} us, {s.bound.algbw_GBps:.2f} GB/s algbw"),
         _pair("", f"by {s.bound.reason}"),
         _pair("reached", f"{s.of_bound:.1%} of the bound"),
-        _pair("model's error", error_text(s.size_bytes)),
+        _pair("model's error", error_text(s.model, s.size_bytes)),
         _pair("tiles", tile),
         _pair("run as", f"{plan.protocol.value}, {plan.loop_order.value} order, {slots}, {code}"),
     ]
@@ -240,7 +240,8 @@ def size_row(simulation: Simulation) -> str:
 def size_table(simulations: Sequence[Simulation]) -> list[str]:
     """Simulations of one plan, a line each, with nccl-tests' columns. Errors: P810."""
     require_simulations(simulations)
-    error = f"# the model's error, median / 90th percentile: {errors_text()}"
+    errors = errors_text(simulations[0].model)
+    error = f"# the model's error, median / 90th percentile: {errors}"
     return [*SIZE_HEADER.splitlines(), *map(size_row, simulations), error]
 
 

@@ -24,8 +24,8 @@ class OneGPU:
     launch_us: from the launch to the first step, and from the last one to the end.
     step_us, wide_us: from a block's store until the next rank's block can use it, without its
         data; and what 512 threads add to it.
-    turn_us, warp_us: the time in which each thread of a block moves its four vectors: of one warp,
-        and of each further one.
+    turn_us, warp_us: the time in which each thread of a block moves its four vectors: a part that
+        all have, and one for each warp.
     share: of a block's rate by protocol.
     memory_GBps: of the memory, read and written.
     block_us: by which each block of all ranks delays a call.

@@ -197,10 +197,12 @@ class Arms:
                 return self.recipes.index(recipe)
         raise D921.error(expected=f"an arm for NCCL's choice, {recipe}", found="none")
 
-    def simulator(self, index: int) -> Simulator:
-        """The simulator of an arm."""
+    def time_us(self, index: int, size_bytes: int) -> float:
+        """The simulated time of an arm."""
         arm = self.rows[index]
-        return Simulator(arm.plan, as_run(self.world, arm.recipe.tile, arm.block_shares))
+        theirs = arm.block_shares != (1, 1)
+        world = as_run(self.world, arm.recipe.tile, arm.block_shares, streams=theirs)
+        return Simulator(arm.plan, world)(size_bytes).time_us
 
     @cached_property
     def blocks(self) -> LongArray:

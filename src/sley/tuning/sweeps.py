@@ -19,17 +19,11 @@ import numpy as np
 from sley.errors import Place
 from sley.errors.tuning import D922
 from sley.ir.tables import BoolArray, FloatArray, LongArray
-from sley.model.nccl.choice import tiled
-from sley.model.simulation.inputs import Tiling
 from sley.tuning.arms import SIZES, Arms, fingerprint
 from sley.tuning.arrays import columns_of, read_arrays, write_arrays
 
 HOPELESS = 2.0
 """An arm whose lower bound is above this multiple of the best time is not simulated."""
-
-STEADY = 24
-"""Tiles from which on the time of a call grows by the same amount with each further tile: by then
-every connection has filled and emptied its slots, and the slowest of them decides."""
 
 _MOST_US = 1e12
 """Bound on times in files."""
@@ -40,8 +34,8 @@ class ArmTimes:
     """The times of all arms for a collective on a cluster, as far as they are known.
 
     sizes: int64 (sizes,), ascending. time_us: float64 (sizes, arms). is_exact: bool (sizes, arms):
-    simulated in full; other times are extrapolated from fewer tiles, or lower bounds of arms that
-    take more than HOPELESS times as long as the best.
+    simulated; other times are lower bounds of arms that take more than HOPELESS times as long as
+    the best.
     mask: bool (sizes, arms), the arms that differ from all simpler ones at a size.
     default: int64 (sizes,), the arm that is the runtime's own choice.
     """
@@ -86,12 +80,10 @@ class ArmTimes:
         """The time of an arm at a size; an arm of which only a lower bound is known is simulated
         now."""
         key = cell, arm
-        # What is above the bound was simulated, or extrapolated from simulations.
-        least_us = self.arms.rows[arm].least(int(self.sizes[cell]))
-        if self.is_exact[key] or self.time_us[key] > least_us * (1 + 1e-9):
+        if self.is_exact[key]:
             return float(self.time_us[key])
         if key not in self._simulated:
-            self._simulated[key] = time_at(self.arms, arm, int(self.sizes[cell]))
+            self._simulated[key] = self.arms.time_us(arm, int(self.sizes[cell]))
         return self._simulated[key]
 
     @cached_property
@@ -185,7 +177,7 @@ def sweep(
 ) -> ArmTimes:
     """The times of these arms. executor: runs the sizes; by default this thread does.
 
-    The best arm and the default of each size are simulated in full. Each size is a task.
+    The best arm and the default of each size are simulated. Each size is a task.
     """
     # The largest sizes take longest, so they start first.
     tasks = sorted(set(sizes), reverse=True)
@@ -204,58 +196,23 @@ def sweep(
 
 
 def _row(arms: Arms, size_bytes: int) -> dict[str, Any]:
-    """The columns of one size, in which the oracle and the default are exact."""
+    """The columns of one size."""
     row = ArmTimes.of(arms, [size_bytes])
     (time_us,), (is_exact,), (mask,) = row.time_us, row.is_exact, row.mask
-    best = np.inf
 
     def run(index: int) -> None:
-        time_us[index] = arms.simulator(index)(size_bytes).time_us
+        time_us[index] = arms.time_us(index, size_bytes)
         is_exact[index] = True
 
     # By ascending lower bound: the first arm whose bound is hopeless ends the search, since the
     # bounds of all further arms, and so their times, are no smaller.
     for index in np.flatnonzero(mask)[np.argsort(time_us[mask], kind="stable")].tolist():
-        if time_us[index] > HOPELESS * best:
+        if time_us[index] > HOPELESS * time_us[is_exact].min(initial=np.inf):
             break
-        time_us[index] = time_at(arms, index, size_bytes)
-        is_exact[index] = not _is_long(arms, index, size_bytes)
-        best = min(best, time_us[index])
+        run(index)
     if not is_exact[chosen := int(row.default[0])]:
         run(chosen)
-    # An extrapolated time may be a little too short. Simulating the fastest arm until it is exact
-    # ends, because each turn makes one more arm exact.
-    while not is_exact[index := int(np.where(mask, time_us, np.inf).argmin())]:
-        run(index)
     return row.columns
-
-
-def time_at(arms: Arms, index: int, size_bytes: int) -> float:
-    """The time of an arm in microseconds; long calls are extrapolated from two with fewer tiles."""
-    if not _is_long(arms, index, size_bytes):
-        return arms.simulator(index)(size_bytes).time_us
-    collective = arms.rows[index].plan.collective
-    each = _tiling(arms, index, size_bytes).tile_bytes * collective.blocks * collective.chunks
-    # The second STEADY tiles took many - few, and so does each further STEADY of them.
-    few, many = _steady(arms, index, each)
-    return many + (many - few) * (size_bytes / each / STEADY - 2)
-
-
-def _is_long(arms: Arms, index: int, size_bytes: int) -> bool:
-    return _tiling(arms, index, size_bytes).tiles > 2 * STEADY
-
-
-def _tiling(arms: Arms, index: int, size_bytes: int) -> Tiling:
-    model = tiled(arms.topology, arms.recipes[index].tile).model
-    return Tiling.of(arms.rows[index].plan, model, size_bytes)
-
-
-@lru_cache(maxsize=4096)
-def _steady(arms: Arms, index: int, tile_bytes: float) -> tuple[float, float]:
-    """The times of calls with STEADY tiles and with twice as many. tile_bytes: of all chunks."""
-    simulator = arms.simulator(index)
-    few, many = (simulator(round(tile_bytes * tiles)).time_us for tiles in (STEADY, 2 * STEADY))
-    return few, many
 
 
 def _row_elsewhere(needed: bytes, size_bytes: int) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Runs(Value):
     first, second: bool, whether this operand is the result of the instruction before. The first is
         the one on the left of the reduction, or the only one.
     kept: bool, whether the result isn't stored: the next instruction of the run overwrites it, or
-        it is in scratch and no instruction outside the run reads it, nor another rank.
+        it is in scratch and none but the next of the run reads it.
     """
 
     length: IntArray

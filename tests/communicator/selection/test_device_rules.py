@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plans"
 
 
+@cache
 def plans(ranks: int = 3, **limits: Any) -> Plans:
+    """Tests share what is found for the same machine: each search takes most of a second."""
     return Plans(hosts_of(ranks), devices=DeviceLimits(**limits), cache=False)
 
 

@@ -102,10 +102,16 @@ def test_kernels_of_8_bit_floats_compile_with_and_without_conversions(
     check(with_waits("simple"), engine, dtype, architecture, sley.ReduceOp.AVG)
 
 
-@pytest.mark.parametrize("protocol", ["simple", pytest.param("ll128", marks=pytest.mark.slow)])
-def test_kernels_that_multiply_inputs_compile_without_spills(protocol: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "dtype"),
+    [
+        ("simple", "bfloat16"),
+        *(pytest.param(p, "float8_e5m2", marks=pytest.mark.slow) for p in ("simple", "ll128")),
+    ],
+)
+def test_kernels_that_multiply_inputs_compile_without_spills(protocol: str, dtype: str) -> None:
     """Of all, the interpreter with a type that is converted has the fewest registers left."""
-    check(with_waits(protocol), Engine.INTERPRETED, "float8_e5m2", "sm_90", scales=True)
+    check(with_waits(protocol), Engine.INTERPRETED, dtype, "sm_90", scales=True)
 
 
 def test_kernels_of_larger_blocks_compile_without_spills() -> None:

@@ -22,7 +22,7 @@ EVERYTHING = [
     f"{protocol.name.lower()}:{plans}"
     for protocol in sley.Protocol
     for plans in ("tiles", "tasks", "library", "links")
-] + ["direct:holds", "simple:switches", "ll:runs"]
+] + ["direct:holds", "simple:switches", "ll:runs", "simple:runs", "direct:runs"]
 BROKEN = [
     "simple:tiles:generated",
     "ll128:tiles:interpreted",

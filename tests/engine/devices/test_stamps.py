@@ -60,6 +60,15 @@ def test_blocks_note_when_they_do_what(
     assert f"time                   {found.time_us:.1f} us" in "\n".join(simulation_lines(found))
 
 
+def test_a_run_waits_for_messages_though_it_begins_with_a_copy() -> None:
+    plan = sley.compile(build("flat-gather", ranks=RANKS), allocate="instance")
+    on = executor(plan, engine=Engine.INTERPRETED, stamps=True)
+    assert wrong(on, COUNT, "int32") == 0
+    found = on.timeline(sley.simulate(plan, COUNT * 4, TOPOLOGY)).blocks
+    assert found.message_us[0] > 0
+    assert found.slot_us[0] == 0, "the root sends nothing"
+
+
 def test_without_stamps_there_is_no_time_line() -> None:
     plan, other = (sley.compile(build("ring-allgather", ranks=RANKS)) for _ in range(2))
     for stamps, expected in ((False, "stamps=True"), (True, "simulation of")):

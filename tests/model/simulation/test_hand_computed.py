@@ -30,6 +30,7 @@ def each(number: float) -> ByProtocol:
 
 ROUND = CostModel(
     launch_us=each(10),
+    network_call_us=0,
     nvlink_latency_us=ByProtocol(2, 2, 4),
     network_latency_us=each(8),
     nvlink_block_GBps=10,
@@ -245,8 +246,16 @@ def test_posts_limit_the_rate_of_a_connection() -> None:
     # A part has its share of a message's posts: half messages, 3 us each.
     parts = replace(FAST, slices=each(2), network_latency_us=each(6))
     found = simulated(message(), 1, fast(parts, 1))
-    # Moved 10-11 and 11-12, posted 11-14 and 14-17, on the wire 14-15 and 17-18, 3 us more.
-    assert spans(found) == {(0, 0): (10, 12), (1, 0): (18, 22)}
+    # Moved 10-11 and 11-12, posted after both at 12-15 and 15-18, as flags announce them, on the
+    # wire 15-16 and 18-19, 3 us more.
+    assert spans(found) == {(0, 0): (10, 12), (1, 0): (19, 23)}
+
+
+def test_only_a_call_that_crosses_the_network_wakes_proxies() -> None:
+    model = replace(ROUND, network_call_us=20)
+    apart, beside = (Topology.cluster(2 // gpus, gpus, model=model) for gpus in (1, 2))
+    assert simulated(message(), 1, apart).launch_us == 30
+    assert simulated(message(), 1, beside).launch_us == 10
 
 
 def test_a_ranks_connections_share_its_proxy() -> None:

@@ -183,7 +183,8 @@ def test_slices_are_a_few_whole_parts(slices: Any) -> None:
 
 def test_more_executions_than_anybody_waits_for_are_refused() -> None:
     model = replace(PAIR.model, tile_bytes=ByProtocol(1, 1, 1))
-    assert "tiles of 2 instructions" in refused("S705", message(), "1G", PAIR, model=model)
+    found = refused("S705", message(), "1G", PAIR, model=model, executions=True)
+    assert "tiles of 2 instructions" in found
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e-320, 1e300, float("nan"), float("inf")])

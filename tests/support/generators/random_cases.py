@@ -125,6 +125,7 @@ def models(draw: st.DrawFn, plan: Plan, size_bytes: int) -> CostModel:
         launch_us=draw(_protocols(st.sampled_from([0.0, 6.6]))),
         launch_gpus=draw(st.sampled_from([1, 1, 2, 8])),
         host_launch_us=draw(st.sampled_from([0.0, 4.2])),
+        network_call_us=draw(st.sampled_from([0.0, 24.0])),
         nvlink_latency_us=draw(_protocols(times)),
         pcie_latency_us=draw(_protocols(times)),
         network_latency_us=draw(_protocols(times)),

@@ -20,7 +20,7 @@ import sley
 from sley.ir.connections import Messages
 from sley.ir.fabric import LinkKind
 from sley.ir.tables import NONE
-from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, LoopOrder, Op
+from sley.ir.words import RECEIVES, REDUCES, SENDS, WRITES_DESTINATION, LoopOrder, Op, Protocol
 from sley.verification.direct import pulls
 
 NEAR = 1e-12
@@ -164,7 +164,8 @@ class Naive:
         ranks = self.plan.block_rank.tolist()
         place = self.topology.node if self.topology.shared_memory else range(self.topology.ranks)
         blocks = max(Counter(place[rank] for rank in ranks).values(), default=0)
-        return launch + turns * model.host_launch_us + blocks * model.block_us
+        crossing = any(wire.remote for wire in self.wires.values()) * model.network_call_us
+        return launch + crossing + turns * model.host_launch_us + blocks * model.block_us
 
     @property
     def near_us(self) -> float:
@@ -286,7 +287,7 @@ class Naive:
         parts = self._parts(data) if message else 1
         efficiency = model.wire_efficiency[self.plan.protocol] if message else 1.0
         size = data / efficiency / parts + model.part_overhead_bytes
-        for _ in range(messages * parts):
+        for part in range(messages * parts):
             if receives:
                 yield Pause("message", ready=lambda: receives.arrived > 0)
             if sends:
@@ -303,12 +304,15 @@ class Naive:
             if sends and not sends.remote:
                 yield Pause("overhead", until_us=self.now + sends.fence_us)
                 self._later(sends.latency_us, lambda: self._arrive(sends))
+            elif sends and self.plan.protocol in (Protocol.LL, Protocol.LL128):
+                for _ in range(parts if (part + 1) % parts == 0 else 0):
+                    self._post(sends, size, parts)
             elif sends:
                 self._post(sends, size, parts)
 
     def _parts(self, data: float) -> int:
         model = self.topology.model
-        most = math.ceil(data / model.least_slice_bytes)
+        most = math.ceil(data / model.least_slice_bytes[self.plan.protocol])
         return max(1, min(int(model.slices[self.plan.protocol]), most))
 
     def _arrive(self, wire: Wire) -> None:

@@ -172,9 +172,10 @@ def _found(
     most = limits.max_blocks if limits.is_one_device else _MOST_INSTANCES
     for sizes in _COMPARED:
         is_small = sizes[-1] <= _SMALL_BYTES
-        allocations = [Allocation.INSTANCE] if is_small else [Allocation.CONNECTION]
+        how = Allocation.INSTANCE if is_small else Allocation.CONNECTION
+        both = limits.is_one_device and not is_small
         choices += choose(
-            programs[allocations[0]],
+            programs[how],
             sizes,
             machine,
             interpreter=True,
@@ -183,7 +184,7 @@ def _found(
             instances=[number for number in _INSTANCES if number <= most],
             channels=1,
             schedule=Schedule.MSCCL,
-            allocate=allocations + [Allocation.INSTANCE] * limits.is_one_device,
+            allocate=[how, Allocation.INSTANCE] if both else how,
         ).ranges
     note = f"the fastest by the model of {machine.name}, not measured here"
     ends = [*(choice.end.size_bytes for choice in choices[:-1]), None]
@@ -209,12 +210,15 @@ def _options(choice: Choice, limits: DeviceLimits) -> dict[str, object]:
 
 def _refused(choice: Choice) -> list[str]:
     """The runner-up, in words."""
-    if choice.runner_up is None:
+    if (other := choice.runner_up) is None:
         return []
-    name, options, size_bytes, slower, _ = vars(choice.runner_up).values()
-    made = f"{options.protocol.value}, {counted(options.instances, 'instance')}"
-    by = f"{abs(slower):.0%} {'slower' if slower >= 0 else 'faster'}"
-    return [f"{name} ({made}): {by} at {size_text(size_bytes)}, by the model"]
+    o = other.options
+    assert o.protocol is not None
+    assert o.instances is not None
+    how = f", blocks for each {o.allocate.value}" if o.allocate else ""
+    made = f"{o.protocol.value}, {counted(o.instances, 'instance')}{how}"
+    by = f"{abs(other.slower):.0%} {'slower' if other.slower >= 0 else 'faster'}"
+    return [f"{other.algorithm} ({made}): {by} at {size_text(other.size_bytes)}, by the model"]
 
 
 def _programs(

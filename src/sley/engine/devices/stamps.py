@@ -97,9 +97,12 @@ class Stamps:
 
     def _causes(self, instruction: Any) -> Any:
         """What each of a block's executions may have waited for."""
-        o, op = self._kernels.operands, self._kernels.plan.instructions.op[instruction]
+        o, heads = self._kernels.operands, np.flatnonzero(self._kernels.operands.runs.length)
+        takes = np.zeros(len(o.runs.length), bool)
+        takes[heads] = np.logical_or.reduceat(RECEIVES[self._kernels.plan.instructions.op], heads)
         waits = np.diff(o.conditions.offset)[instruction] > 0
-        cause = np.where(RECEIVES[op], Cause.MESSAGE, np.where(waits, Cause.WAIT, Cause.SLOT))
+        other = np.where(waits, Cause.WAIT, Cause.SLOT)
+        cause = np.where(takes[instruction], Cause.MESSAGE, other)
         return cause.astype(np.int8)
 
 

@@ -22,6 +22,7 @@ LINKS_ONLY = CostModel(
     launch_us=_FREE,
     nvlink_latency_us=_FREE,
     pcie_latency_us=_FREE,
+    network_call_us=0.0,
     network_latency_us=_FREE,
     post_us=0.0,
     proxy_us=0.0,

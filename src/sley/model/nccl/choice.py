@@ -8,6 +8,10 @@ Source: NCCL 2.30.7, src/graph/tuning.cc (constants, formulas), src/enqueue.cc (
 sends and receives), src/include/comm.h (thresholds). NCCL 2.31 has the same constants in
 src/tuning/.
 
+Broadcast and Reduce use LL128 where the estimates prefer Simple: they count the piece of a step
+that Simple keeps at each hop for nothing, and published times from 16 MB to 1 GB are 6 to 29 % from
+LL128's, and 16 to 177 % from Simple's.
+
 NVLS and NVLSTree need a topology whose switches reduce and multicast.
 
 Left out: algorithms that reduce in the network's switches (CollNet, and with it NVLS on several
@@ -72,6 +76,7 @@ class CollectiveChoice:
     block_shares: the shares of a thread block's rate that the program's blocks have: those that
         reduce, and those that only copy. A block of NCCL's trees does both at the same time, each
         with some of its threads, and the program has a block for each.
+    streams: whether the next block sees each turn of the threads of a message of LL or LL128.
     """
 
     algorithm: NcclAlgorithm
@@ -84,6 +89,7 @@ class CollectiveChoice:
     orders: tuple[tuple[int, ...], ...] = ()
     heads: int | None = None
     block_shares: tuple[float, float] = (1.0, 1.0)
+    streams: bool = False
 
 
 def default(collective: str, topology: Topology, size_bytes: int | str) -> CollectiveChoice:
@@ -95,10 +101,10 @@ def default(collective: str, topology: Topology, size_bytes: int | str) -> Colle
     view, size = _view(collective, topology), checked_size(size_bytes)
     if collective in _MESSAGES:
         return _sends(collective, view, size)
-    _, algorithm, protocol = min(
-        ((_estimate_us(collective, view, size, a, p), a, p) for a in _LATENCIES for p in PROTOCOLS),
-        key=lambda estimate: estimate[0],
-    )
+    us = {(a, p): _estimate_us(collective, view, size, a, p) for a in _LATENCIES for p in PROTOCOLS}
+    if collective in _ROOTED and us[NcclAlgorithm.RING, Protocol.LL128] < inf:
+        del us[NcclAlgorithm.RING, Protocol.SIMPLE]
+    algorithm, protocol = min(us, key=us.__getitem__)
     return _choice(collective, view, size, algorithm, protocol)
 
 
@@ -128,13 +134,23 @@ def tiled(topology: Topology, tile: float) -> Topology:
     return replace(topology, model=replace(model, tile_bytes=model.tile_bytes * tile))
 
 
-def as_run(topology: Topology, tile: float, block_shares: tuple[float, float]) -> Topology:
-    """The cluster as NCCL runs a choice on it, with its `tile` and `block_shares`."""
+def as_run(
+    topology: Topology, tile: float, block_shares: tuple[float, float], *, streams: bool
+) -> Topology:
+    """The cluster as NCCL runs a choice on it, with its `tile`, `block_shares` and `streams`."""
     cut, (reducing, copying) = tiled(topology, tile), block_shares
     model = cut.model
     rates = {name: getattr(model, name) * reducing for name in BLOCK_RATES}
     share = model.copy_share * copying / reducing
-    return replace(cut, model=replace(model, copy_share=share, **rates))
+    model = replace(model, copy_share=share, **rates)
+    if streams:
+        simple, least = model.slices.simple, model.least_slice_bytes
+        model = replace(
+            model,
+            slices=ByProtocol(_MOST_TURNS, _MOST_TURNS, simple),
+            least_slice_bytes=ByProtocol(least.ll * copying, least.ll128 * copying, least.simple),
+        )
+    return replace(cut, model=model)
 
 
 @dataclass(frozen=True)
@@ -228,10 +244,14 @@ block has 640 threads, 64 of which only post). That a block's rate grows with it
 assumption. The rate of all threads is the model's, and not that of the tuner's row for trees, which
 is for both ways of a channel of the search; a communicator makes two channels of it."""
 
+_MOST_TURNS = 16
+"""The most turns of a message that are simulated one by one."""
+
 _TREE_LL128_BYTES, _TREE_SIMPLE_BYTES, _RING_SIMPLE_BYTES = 576_000, 2**19, 2**21
+_ROOTED_BYTES = 2**19
 _NVLS_BYTES, _MANY_NODES_BYTES = 2**17, 2**16
-"""The most data that trees forward at once, and rings with Simple; NVLS, and NVLSTree on four nodes
-or more."""
+"""The most data that trees forward at once, and rings with Simple; of Broadcast and Reduce; NVLS,
+and NVLSTree on four nodes or more."""
 
 _MESSAGES = MappingProxyType(
     {
@@ -271,13 +291,25 @@ def _choice(
     channels = _channels(view, algorithm, protocol, size)
     program, instances, orders = _catalog(collective, view, algorithm, channels)
     tile, shares, heads = 1.0, (1.0, 1.0), None
+    if collective in _ROOTED and protocol is Protocol.SIMPLE:
+        tile = _ROOTED_BYTES / _RING_SIMPLE_BYTES
     if algorithm is NcclAlgorithm.TREE:
         tile, shares = _tree_tile(view, protocol, channels, size), _TREE_THREADS[protocol]
     elif algorithm in _NVLS_CHUNKS:
         tile = _nvls_tile(view, algorithm, size)
         heads = view.nvls.channels if view.nvls.channels < view.gpus else None
     return CollectiveChoice(
-        algorithm, protocol, channels, us, program, instances, tile, orders, heads, shares
+        algorithm,
+        protocol,
+        channels,
+        us,
+        program,
+        instances,
+        tile,
+        orders,
+        heads,
+        shares,
+        algorithm is NcclAlgorithm.TREE or collective in _ROOTED,
     )
 
 

@@ -24,7 +24,10 @@ class NcclRuns:
     `topology` counts several network cards as one.
     """
 
-    COLLECTIVES: ClassVar = ("allreduce", "allgather", "reducescatter", "alltoall")
+    COLLECTIVES: ClassVar = (
+        *("allreduce", "allgather", "reducescatter", "broadcast", "reduce"),
+        "alltoall",
+    )
     """Those that run as one algorithm, or as sends and receives of all ranks."""
 
     def __init__(
@@ -38,6 +41,7 @@ class NcclRuns:
         self.topology, self._plan_of, self._searched = topology, plan_of, searched or topology
         self._executions = executions
         self._plans: dict[nccl.CollectiveChoice, tuple[Plan, Bounds]] = {}
+        self._simulators: dict[nccl.CollectiveChoice, Simulator] = {}
 
     def choice(self, collective: str, size_bytes: int) -> nccl.CollectiveChoice:
         """What NCCL runs by its tuner's rows. Errors: D931."""
@@ -49,11 +53,21 @@ class NcclRuns:
         """The simulation of a call. topology: the cluster with other rates and times; NCCL chooses
         as on its own. Errors: D931, those of `plan_of`."""
         choice = self.choice(collective, size_bytes)
+        if topology is not None:
+            return self._simulator(choice, collective, topology)(size_bytes)
+        key = replace(choice, channels=0, predicted_us=None)
+        if key not in self._simulators:
+            self._simulators[key] = self._simulator(choice, collective, self.topology)
+        return self._simulators[key](size_bytes)
+
+    def _simulator(
+        self, choice: nccl.CollectiveChoice, collective: str, topology: Topology
+    ) -> Simulator:
         # Choices that differ only in how their plan runs share it.
         key = replace(choice, channels=0, predicted_us=None, tile=1.0, block_shares=(1.0, 1.0))
         if key not in self._plans:
             plan = self._plan_of(collective, choice, self.topology)
             self._plans[key] = plan, Bounds.of(plan.collective, self.topology)
         plan, bounds = self._plans[key]
-        cluster = nccl.as_run(topology or self.topology, choice.tile, choice.block_shares)
-        return Simulator(plan, cluster, bounds=bounds, executions=self._executions)(size_bytes)
+        cluster = nccl.as_run(topology, choice.tile, choice.block_shares, streams=choice.streams)
+        return Simulator(plan, cluster, bounds=bounds, executions=self._executions)

@@ -83,9 +83,10 @@ class LoopInputs:
     capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), cost of
         contention. links: number of resources that are links; the rest are memories and proxies.
     begin_us: float64 (instructions,), until an instruction without open waits begins.
-    launch_us: cost of a call with its start-up, and of the blocks of a GPU.
+    launch_us: cost of a call with its start-up and its proxies', and of the blocks of a GPU.
     slices: the most parts of a message. overhead_bytes: bytes of a part besides its data.
-    least_slice_bytes: the least size of a part.
+    least_slice_bytes: the least size of a part. whole_posts: whether proxies post whole messages to
+        the network: those whose parts only flags announce.
     """
 
     block_offset: LongArray
@@ -119,6 +120,7 @@ class LoopInputs:
     slices: int
     overhead_bytes: float
     least_slice_bytes: float
+    whole_posts: bool
 
     @cached_property
     def send(self) -> IntArray:
@@ -155,13 +157,16 @@ class LoopInputs:
         # The sends of a rank into a switch's reductions share a fence, as NCCL's scatter.
         fenced = np.where(routes.remote | routes.gathered, 0.0, model.fence_share[plan.protocol])
         before = np.where(routes.remote, model.post_share, 0.0)
+        efficiency = model.wire_efficiency[plan.protocol]
         in_run = runs.length != 1
         single = ~(RECEIVES[t.op] | SENDS[t.op]) | (not plan.per_chunk) | in_run
         begins = np.where(np.diff(waits.offset) > 0, model.wait_us, 0.0)
         begins += model.decode_us if interpreter else 0.0
-        # The messages of a run are its first instruction's.
-        to = np.append(np.where(runs.length > 0, np.arange(len(t)), len(t)), len(t))
-        to = np.minimum.accumulate(to[::-1])[::-1]
+        to: LongArray | slice = slice(None)
+        if in_run.any():  # a run's messages are its first instruction's
+            to = np.append(np.where(runs.length > 0, np.arange(len(t)), len(t)), len(t))
+            to = np.minimum.accumulate(to[::-1])[::-1]
+            begins[runs.length == 0] = 0
         blocks = np.bincount(memory_of(topology)[plan.block_rank], minlength=1)
         c = routes.connections
         sends, receives = (ends.by_instruction(len(t)) for ends in (c.sending, c.receiving))
@@ -176,7 +181,7 @@ class LoopInputs:
             kind=moves.instruction,
             wait_offset=waits.offset,
             wait_target=waits.target,
-            begin_us=np.where(runs.length > 0, begins, 0.0),
+            begin_us=begins,
             instruction_major=plan.loop_order is LoopOrder.INSTRUCTION,
             fence_us=latency * fenced,
             latency_us=latency * (1 - fenced) * (1 - before),
@@ -195,10 +200,12 @@ class LoopInputs:
             links=links,
             launch_us=model.launch_us[plan.protocol]
             + topology.startup_us
+            + model.network_call_us * bool(routes.remote.any())
             + model.block_us * int(blocks.max()),
             slices=int(model.slices[plan.protocol]),
             overhead_bytes=model.part_overhead_bytes,
-            least_slice_bytes=model.least_slice_bytes / model.wire_efficiency[plan.protocol],
+            least_slice_bytes=model.least_slice_bytes[plan.protocol] / efficiency,
+            whole_posts=plan.protocol in (Protocol.LL, Protocol.LL128),
         )
 
 

@@ -12,7 +12,7 @@ from sley.ir.connections import Messages
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, FloatArray, IntArray, LongArray
+from sley.ir.tables import NONE, BoolArray, ByteArray, FloatArray, IntArray
 from sley.ir.topology import Topology
 from sley.ir.words import RECEIVES, REDUCES, SENDS, Op, Protocol
 from sley.model.simulation.routes import ConnectionRoutes
@@ -98,7 +98,7 @@ class Moves:
         pooled, pulled = _Pooled.of(plan), _Pulled.of(plan, routes)
         peers = plan.collective.ranks + len(plan.groups.offset)
         grouped = RECEIVES[t.op] & (t.recv_peer >= plan.collective.ranks)
-        saved = runs.first.astype(np.int64) + runs.second + runs.kept
+        saved = runs.first.astype(np.int8) + runs.second + runs.kept
         key = np.where(SENDS[t.op], t.send_peer, NONE).astype(np.int64) + 1
         for values, number in (
             (np.where(grouped, t.recv_peer, 0), peers),
@@ -216,7 +216,7 @@ def _block_class(
     speed: float,
     pooled: _Pooled,
     pulled: _Pulled,
-    saved: LongArray,
+    saved: ByteArray,
 ) -> MoveClass:
     """The moves of a block for an instruction. memory: the resource of each rank's memory. saved:
     the loads and stores that runs spare each instruction, whose rate is that of the rest."""

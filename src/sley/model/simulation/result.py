@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -16,21 +18,45 @@ from sley.ir.tables import ByteArray, FloatArray, IntArray, LongArray, Table, Va
 from sley.ir.topology import Topology
 from sley.model.bounds import Bound
 
-ERRORS = ((25, 58), (13, 33), (3, 9))
-"""The median and the 90th percentile of the simulator's errors on published tables of NCCL's
-collectives in per cent: below 1 MB, to 64 MB and above (docs/measurements.md)."""
+ERRORS: Mapping[str, tuple[tuple[int, int] | None, ...]] = MappingProxyType(
+    {
+        "V100": ((63, 67), (20, 33), (17, 17)),
+        "A100": ((50, 91), (25, 61), (6, 20)),
+        "H100": ((41, 66), (10, 58), (4, 38)),
+        "B200": (None, None, (5, 20)),
+        "MI300": ((16, 33), (13, 30), (6, 7)),
+    }
+)
+"""The median and the 90th percentile in per cent of the simulator's errors on published tables of
+NCCL's collectives on machines of a family: below 1 MB, to 64 MB and above; None without a table.
+Commands predicted them, with nothing fitted to the same machine (docs/measurements.md)."""
+
+_FAMILIES = ((70, "V100"), (80, "A100"), (90, "H100"), (100, "B200"), (900, ""), (940, "MI300"))
+"""The families by the least `CostModel.architecture`."""
 
 
-def errors_text() -> str:
-    """The simulator's errors in words, by size."""
-    small, middle, large = (f"{median} / {most}" for median, most in ERRORS)
-    return f"{small} % below 1M, {middle} % to 64M, {large} % above"
+def family_of(model: CostModel) -> str:
+    """The family of a machine's GPUs in `ERRORS`; empty for one without a table."""
+    return next((name for least, name in _FAMILIES[::-1] if model.architecture >= least), "")
 
 
-def error_text(size_bytes: int) -> str:
-    """The simulator's error for a size in words."""
-    median, most = ERRORS[(size_bytes >= 2**20) + (size_bytes > 2**26)]
-    return f"median {median} %, 90th percentile {most} %: on published tables of NCCL's collectives"
+def errors_text(model: CostModel) -> str:
+    """The simulator's errors on a machine in words, by size."""
+    family = family_of(model)
+    if not family:
+        return "not known for this machine"
+    found = (f"{one[0]} / {one[1]} %" if one else "not known" for one in ERRORS[family])
+    small, middle, large = found
+    return f"{small} below 1M, {middle} to 64M, {large} above, by tables of {family}s"
+
+
+def error_text(model: CostModel, size_bytes: int) -> str:
+    """The simulator's error on a machine for a size in words."""
+    family = family_of(model)
+    one = ERRORS[family][(size_bytes >= 2**20) + (size_bytes > 2**26)] if family else None
+    if one is None:
+        return "not known for this machine"
+    return f"median {one[0]} %, 90th percentile {one[1]} %: on published tables of {family}s"
 
 
 class Cause(IntEnum):
@@ -121,6 +147,8 @@ class Simulation(Value):
     critical: the critical path, the executions that determine the time, first to last: each waits
         for the one before it.
     executions: every execution, if requested.
+    stretch: the time over what was simulated of it: above 1 if a call of fewer tiles was, with
+        `critical` and `links.load_GBps` stretched to the whole time.
     """
 
     plan: Plan
@@ -138,6 +166,36 @@ class Simulation(Value):
     links: LinkLoad
     critical: TileExecutions
     executions: TileExecutions | None = None
+    stretch: float = 1.0
+
+    def extended(self, shorter: Simulation, factor: float, tiles: int) -> Simulation:
+        """This run with more tiles, `tiles` in all, which take `factor` times as long as those that
+        it has more than a shorter run."""
+
+        def longer(name: str, ours: Any, theirs: Any) -> Any:
+            return getattr(ours, name) + factor * (getattr(ours, name) - getattr(theirs, name))
+
+        time_us = longer("time_us", self, shorter)
+        stretch = (time_us - self.launch_us) / max(self.time_us - self.launch_us, 1e-12)
+        path, links = self.critical, self.links
+        at = {
+            name: self.launch_us + (getattr(path, name) - self.launch_us) * stretch
+            for name in ("turn_us", "start_us", "end_us")
+        }
+        columns = BlockTimes.column_names()
+        return replace(
+            self,
+            tiles=tiles,
+            time_us=time_us,
+            blocks=BlockTimes(**{n: longer(n, self.blocks, shorter.blocks) for n in columns}),
+            links=LinkLoad(
+                longer("moved_bytes", links, shorter.links),
+                links.bin_us * stretch,
+                links.load_GBps,
+            ),
+            critical=replace(path, moving_us=path.moving_us * stretch, **at),
+            stretch=stretch,
+        )
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 MAX_EXECUTIONS = 10**8
 """Bound on instructions times tiles: each takes some fifty bytes and half a microsecond."""
 
+STEADY, LONG = 16, 48
+"""The numbers of tiles that are simulated of a call of more than LONG. From STEADY on the time of a
+call grows by the same amount with each further tile: by then every connection has filled and
+emptied its slots, and the slowest of them decides."""
+
 
 class Simulator:
     """A plan on a topology, ready to be simulated for many sizes.
@@ -41,7 +46,8 @@ class Simulator:
     model: replaces the topology's.
     interpreter: whether an interpreter runs the plan (MSCCL's runtime), or code made for it.
     slots: messages that a connection holds; by default the plan's number.
-    executions: whether the results contain every execution.
+    executions: whether the results contain every execution, and so every tile is simulated. A call
+        of more than LONG tiles is otherwise extrapolated from calls of STEADY and LONG.
     bounds: the collective's lower bounds on the topology, if they have been computed already.
 
     The attribute `inputs` has what the event loop gets of the plan and the topology, for any size.
@@ -74,13 +80,29 @@ class Simulator:
         self._keep = executions
         self.inputs = LoopInputs.of(plan, self.topology, interpreter=self.interpreter)
         self._bounds = bounds or Bounds.of(plan.collective, self.topology)
+        self._steady: dict[float, list[Simulation]] = {}
 
     def __call__(self, size: int | str) -> Simulation:
         """One call of this size, as nccl-tests counts it: a number of bytes, or a text such as
         "64M". Errors: R512, S702, V203, S705."""
         size_bytes = checked_size(size)
+        cut = Tiling.of(self.plan, self.topology.model, size_bytes)
+        if self._keep or cut.tiles <= LONG:
+            return self._run(size_bytes, cut)
+        if cut.tile_bytes not in self._steady:
+            self._steady[cut.tile_bytes] = [
+                self._run(size_bytes, Tiling(tiles, cut.tile_bytes, cut.tile_bytes))
+                for tiles in (STEADY, LONG)
+            ]
+        few, many = self._steady[cut.tile_bytes]
+        many = replace(many, size_bytes=size_bytes, bound=self._bounds.at(size_bytes))
+        # LONG - STEADY tiles took many - few, and so do as many further ones.
+        further = (cut.tiles - 1 + cut.last_bytes / cut.tile_bytes - LONG) / (LONG - STEADY)
+        return many.extended(few, further, cut.tiles)
+
+    def _run(self, size_bytes: int, cut: Tiling) -> Simulation:
+        """The simulation of all of these tiles. Errors: V203, S705."""
         plan, model = self.plan, self.topology.model
-        cut = Tiling.of(plan, model, size_bytes)
         rows = cut.tiles * len(plan.instructions)
         if rows > MAX_EXECUTIONS:
             raise S705.error(

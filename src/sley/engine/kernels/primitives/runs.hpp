@@ -43,11 +43,12 @@ struct RowEnds {
 };
 SLEY_SHARED RowEnds row_ends[kRowsOfRun];
 
-SLEY_INLINE bool settles(i32 number) { return thread() == number % workers(); }
-// A run has no more rows than a warp of a GPU has threads.
-SLEY_INLINE bool publishes(i32 number) {
-    return thread() == threads() - kWarp + number % kWarp;
-}
+// On GPUs each row has threads of its own: a run has no more rows than a warp has threads.
+constexpr bool kHasOwn = kRowsOfRun <= kWarp;
+SLEY_INLINE bool settles(i32 number) { return thread() == (kHasOwn ? number : number % workers()); }
+// The first row whose messages the thread publishes, if it is one of the last warp.
+SLEY_INLINE i32 first_published() { return thread() - (threads() - kWarp); }
+SLEY_INLINE bool publishes(i32 number) { return first_published() == (kHasOwn ? number : 0); }
 
 // Sets row `number` of the next run: by the worker that settles it, and by the thread that publishes
 // its messages.
@@ -96,7 +97,8 @@ SLEY_INLINE bool settle_row(i32 number, Slices slices, i32 tile) {
     const bool stores = is_somewhere(row.result_at) && (row.does & kKept) == 0;
     row.result = stores ? address(state.own, row.result_at, 0, first) : nullptr;
     // A copy of elements onto themselves stores nothing: others may read them meanwhile.
-    if (row.result == row.own && (row.does & kCombines) == 0) row.result = nullptr;
+    const bool copies = stores && (row.does & (kTakes | kCombines)) == 0;
+    if (copies && row.result == address(state.own, row.left, 0, first)) row.result = nullptr;
     row.slot = nullptr;
     if (row.to != kNone && !row.stays) {
         End& end = state.senders[row.to];
@@ -141,11 +143,14 @@ SLEY_INLINE const u64* ll_slot(const char* at) { return reinterpret_cast<const u
 // Reports the first message of some rows that hasn't come, or the last that has just come.
 SLEY_FUNCTION void give_up_rows(u64 verdict, i32 first, i32 end, i32 word, i32 tile) {
     i32 late = first;
-    for (i32 k = end - 1; k >= first; --k) {
+    bool is_there = true;
+    SLEY_ROLLED
+    for (i32 k = first; k < end && is_there; ++k) {
         const Row& row = rows[k];
         u64 value;
         if ((row.does & kTakes) == 0 || word >= row.words) continue;
-        if (!take_ll(ll_slot(row.message), word, row.in, &value) || late == first) late = k;
+        late = k;
+        is_there = take_ll(ll_slot(row.message), word, row.in, &value);
     }
     give_up(verdict, rows[late].step, tile, kMessage, static_cast<u32>(rows[late].from), 0);
 }
@@ -327,7 +332,7 @@ SLEY_INLINE void carry_vectors_of_run(i32 count, i32 end) {
     carry_units_of_run<Vector, kLoads>(count, first_of_batch<kUnits>(), end, kUnits * workers());
 }
 
-// A row of which not all addresses are multiples of 16: alone, with all operands and its result in
+// A row of a run in which not all addresses are multiples of 16: alone, with all operands and its result in
 // memory.
 SLEY_INLINE void carry_row(const Row& row, i32 tile) {
     const i64 first = tile * state.setup.tile;
@@ -385,9 +390,10 @@ SLEY_INLINE bool carry_run(i32 count, i32 tile) {
 SLEY_INLINE void publish_run(Step s, i32 count, Slices slices, i32 tile) {
     const Step last{s.bits + static_cast<u32>(count) - 1, 1};
     const bool posts = s.is_posted() && thread() == publisher();
+    if (first_published() < 0) return;
     bool orders = posts;
-    for (i32 k = 0; k < count; ++k) {
-        if (!publishes(k)) continue;
+    SLEY_ROLLED
+    for (i32 k = first_published(); k < count; k += kWarp) {
         const RowEnds& row = row_ends[k];
         orders |= row.to != kNone;
         if (row.from == kNone) continue;
@@ -397,8 +403,9 @@ SLEY_INLINE void publish_run(Step s, i32 count, Slices slices, i32 tile) {
     }
     if constexpr (!kFlagged) {
         if (orders) fence();
-        for (i32 k = 0; k < count; ++k) {
-            if (!publishes(k) || row_ends[k].to == kNone) continue;
+        SLEY_ROLLED
+        for (i32 k = first_published(); k < count; k += kWarp) {
+            if (row_ends[k].to == kNone) continue;
             const End& end = state.senders[row_ends[k].to];
             const u32 sent = number_in_call({end.messages, row_ends[k].to_message}, slices, tile);
             publish(&end.published->value, over_calls(sent));
