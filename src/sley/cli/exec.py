@@ -10,10 +10,12 @@ import click
 
 from sley.cli.options import Several, Whole
 from sley.cli.output import Command, print_note
+from sley.communicator.settings import SAME_BITS, read_flag
 from sley.compiler.deployment import nccl_programs
 from sley.engine.kernels.prebuilt import prebuilt_folder
 from sley.errors import SleyError
 from sley.errors.disk_cache import folder
+from sley.errors.selection import N656
 
 
 @click.command("exec", cls=Command, context_settings={"allow_interspersed_args": False})
@@ -31,6 +33,12 @@ def exec_command(ranks: tuple[int, ...], command: tuple[str, ...]) -> None:
     plans that are made here, once for a machine, and with the kernels of the package sley-kernels.
     It passes all other calls on to NVIDIA's NCCL, which it finds itself or by SLEY_NCCL_LIBRARY.
     """
+    if (flag := os.environ.get(SAME_BITS)) and read_flag(SAME_BITS, flag):
+        raise N656.error(
+            expected="a program with sley's communicators, which alone have same_bits",
+            found=f"{SAME_BITS} for one of NCCL",
+            remedy=f"Leave {SAME_BITS} out.",
+        )
     variables = nccl_programs.environment(os.environ)
     if shutil.which(command[0]) is None:
         raise click.UsageError(f"there is no program {command[0]!r}")

@@ -156,6 +156,8 @@ def _number(name: str, text: str, expected: str) -> float:
         raise _bad(name, expected, text) from None
 
 
+SAME_BITS = "SLEY_SAME_BITS"
+
 _READERS: Mapping[str, Callable[[str, str], object]] = {
     "SLEY_TIMEOUT_S": partial(_number, expected="as a number of seconds"),
     "SLEY_CMA": read_flag,
@@ -165,7 +167,7 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "SLEY_PLAN_DIR_STRICT": read_flag,
     "SLEY_TUNER": lambda _, file: file,
     "SLEY_EXPLORE": partial(_number, expected="as a fraction"),
-    "SLEY_SAME_BITS": read_flag,
+    SAME_BITS: read_flag,
 }
 """What reads a variable, which has the name of its field of `Settings`, from its text."""
 
