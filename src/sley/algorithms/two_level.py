@@ -370,7 +370,7 @@ class TwoLevel:
             near = self._terms(self.host[everyone])
             sum_in_order(p, everyone, near, "in", chunk, held, held, channel=summing)
             # The first host adds to its own sums, the others to the first one's.
-            across = np.stack(np.roll(owner, home, axis=0), axis=1)
+            across = np.roll(owner, home, axis=0).T
             early, total = ("scratch", none + 1), ("scratch", none + (home > 0))
             for at, where in ((lane[:1], (result, none)), (lane[1:], total)):
                 if len(at):

@@ -113,7 +113,7 @@ def check_order(plan: Plan, capacity: Capacity, origin: str) -> None:
 
     order = SumOrder.of(plan)
     if not order.follows(capacity.order):
-        expected = " and ".join(spell_ranks(members) for members in capacity.order)
+        expected = " and ".join(spell_ranks([*members]) for members in capacity.order)
         raise N656.error(
             at=Place(origin),
             expected=f"sums of {expected} in this order",
