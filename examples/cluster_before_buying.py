@@ -9,11 +9,11 @@ are invented.
 prints:
 
     4 cards in a node: 250,000 euros
-      multi-ring-allreduce, Simple: 50.1 of at most 96.0 GB/s
-      4,989 euros for each GB/s
+      multi-ring-allreduce, Simple: 46.8 of at most 96.0 GB/s
+      5,346 euros for each GB/s
     2 cards in a node: 235,000 euros
-      two-level-allreduce, Simple: 31.6 of at most 48.0 GB/s
-      7,448 euros for each GB/s
+      two-level-allreduce, Simple: 30.2 of at most 48.0 GB/s
+      7,785 euros for each GB/s
 """
 
 import sley

@@ -11,7 +11,7 @@ prints:
 
     480 transfers; the paper's text has 480
     msccl 19 blocks on a rank, 9.3 GB/s
-    hpds  16 blocks on a rank, 20.6 GB/s
+    hpds  16 blocks on a rank, 20.5 GB/s
 """
 
 import numpy as np

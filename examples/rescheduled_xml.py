@@ -10,8 +10,8 @@ prints:
 
     proven with 2 slots
     Program(hm-allreduce: allreduce(16 ranks, 16 chunks, in place), 480 transfers)
-    as in the file: 19 blocks on a rank, 28.9 ms for 256 MB
-    scheduled anew: 16 blocks on a rank, 13.0 ms for 256 MB
+    as in the file: 19 blocks on a rank, 29.0 ms for 256 MB
+    scheduled anew: 16 blocks on a rank, 13.1 ms for 256 MB
 """
 
 import tempfile

@@ -12,7 +12,7 @@ prints:
     65536 bytes: two-level-allreduce, LL
     33554432 bytes: multi-ring-allreduce, Simple
     allreduce,524288,2097151,ring,ll,16,2,8
-    allreduce,5242880,67108864,ring,simple,16,2,8
+    allreduce,6291456,67108864,ring,simple,16,2,8
     5 remarks on what NCCL can't do
 """
 

@@ -605,8 +605,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "simulator inputs: what a run keeps in registers is stored",
         "model/simulation",
-        "saved = runs.first.astype(np.int64) + runs.second + runs.kept",
-        "saved = runs.first.astype(np.int64) + runs.second",
+        "saved = runs.first.astype(np.int8) + runs.second + runs.kept",
+        "saved = runs.first.astype(np.int8) + runs.second",
     ),
     _fault(
         "event loop: a slot is free again without latency",

@@ -121,12 +121,15 @@ def test_files_say_whether_counts_vary() -> None:
 
 
 def test_files_of_version_1_stay_readable(tmp_path: Path) -> None:
-    """The file is a plan of HM AllReduce of version 1.0, which lacks the GPUs' architecture."""
+    """The file is a plan of HM AllReduce of version 1.0, which lacks the GPUs' architecture, and
+    has one least slice for all protocols."""
+    cluster = sley.Topology.cluster(2, 2)
+    model = replace(cluster.model, least_slice_bytes=16 << 10)
     plan = sley.load(VERSION_1)
     assert isinstance(plan, Plan)
     assert (plan.name, plan.topology, plan.sources.files) == (
         "hm-allreduce",
-        sley.Topology.cluster(2, 2),
+        replace(cluster, model=model),
         ("hm.py",),
     )
     assert plan.estimate is not None

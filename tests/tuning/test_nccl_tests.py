@@ -239,7 +239,7 @@ def test_the_command_writes_a_topology_and_says_what_it_cannot_tell(tmp_path: Pa
 def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     for text, words, code in (
         (output(TIMES), ("--fit", "8K"), "S713"),
-        (output(TIMES, test="broadcast"), (), "one of broadcast"),
+        (output(TIMES, test="gather"), (), "one of gather"),
         (output(TIMES), ("--collective", "alltoall"), "--collective allreduce, which the table"),
         (output(TIMES).replace("#   Rank  7", "#"), (), "S713"),
         (output(TIMES, test="no").replace("1.75", "1"), ("--fit", "x"), "S702"),

@@ -79,21 +79,25 @@ def test_no_choice_behind_the_gate_is_slower_than_the_default(make, seed, sigma,
         assert slower < 1 + max(0.01, 2 * sigma), "the gate let a slower arm through"
 
 
+def choices(training, counts):
+    """What is deployed at each size after so many samples each."""
+    chosen = []
+    for samples in counts:
+        training.run(samples)
+        chosen += [training.agent.best(cell) for cell in range(len(training.backend.sizes))]
+    return chosen
+
+
 def test_the_gate_lets_hardly_any_slightly_slower_arm_through():
-    looks = wrong = 0
+    chosen = []
     for seed in range(20):
         backend = Known(sigma=0.03, seed=seed)
         # All arms but the default are 1.1 to 4 % slower, so that noise often favours one of them.
         slower = np.linspace(1.011, 1.04, len(backend.recipes))
         backend.true_us[:] = backend.true_us[:, [7]] * slower
         backend.true_us[:, 7] /= slower[7]
-        training = Training(backend, Random, seed=seed)
-        for samples in (20, 40, 60):
-            training.run(samples)
-            chosen = [training.agent.best(c) for c in range(len(backend.sizes))]
-            looks += len(chosen)
-            wrong += sum(arm != 7 for arm in chosen)
-    assert wrong <= 0.002 * looks
+        chosen += choices(Training(backend, Random, seed=seed), (20, 40, 60))
+    assert sum(arm != 7 for arm in chosen) <= 0.002 * len(chosen)
 
 
 def two_states(call):
@@ -107,20 +111,15 @@ def drift(call):
 
 @pytest.mark.parametrize("state", [two_states, drift])
 def test_the_gate_knows_the_state_of_the_machine_from_a_faster_arm(state):
-    wrong = looks = 0
+    chosen = []
     for seed in range(6):
         backend = Known(sigma=0.01, seed=seed)
         backend.true_us[:] = backend.true_us[:, [7]] * np.linspace(1.05, 1.2, 18)
         backend.true_us[:, 7] /= np.linspace(1.05, 1.2, 18)[7]
         measure = backend.measure
         backend.measure = lambda cell, arm, b=backend, m=measure: m(cell, arm) * state(b.calls)
-        training = Training(backend, Random, seed=seed)
-        for samples in (10, 20, 40):
-            training.run(samples)
-            chosen = [training.agent.best(c) for c in range(len(backend.sizes))]
-            looks += len(chosen)
-            wrong += sum(arm != 7 for arm in chosen)
-    assert wrong <= 0.005 * looks
+        chosen += choices(Training(backend, Random, seed=seed), (10, 20, 40))
+    assert sum(arm != 7 for arm in chosen) <= 0.005 * len(chosen)
 
 
 def test_the_gate_says_that_it_has_too_few_measurements():

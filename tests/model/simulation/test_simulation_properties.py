@@ -246,7 +246,8 @@ def test_gpus_of_one_thread_start_later_than_each_with_its_own(call: Call) -> No
     gpus = int(np.bincount(call.topology.node).max())
     times = []
     for launch_gpus in (1, 2, 1024):
-        changes = {"launch_gpus": launch_gpus, "host_launch_us": 4.5, "block_us": 0}
+        changes = {"launch_gpus": launch_gpus, "host_launch_us": 4.5}
+        changes |= {"block_us": 0, "network_call_us": 0}
         model = replace(call.topology.model, **changes)
         one = call.simulated(model=model)
         assert one.startup_us == 4.5 * (min(launch_gpus, gpus) - 1)

@@ -41,7 +41,7 @@ class Stamps:
     def timeline(self, simulation: Simulation) -> Simulation:
         """See `Executor.timeline`."""
         plan = self._kernels.plan
-        if simulation.plan.instructions is not plan.instructions:
+        if simulation.plan.instructions != plan.instructions:
             raise R514.error(expected=f"a simulation of {plan.name}", found=simulation.plan.name)
         every = [block for device in self._on for block in self._read(device)]
         zero = min(begin_ns for _, begin_ns, _, _ in every)

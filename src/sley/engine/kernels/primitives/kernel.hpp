@@ -120,8 +120,7 @@ SLEY_INLINE bool load_ends(const Call& call, const Block& row) {
 // Returns whether an end has stale slots.
 SLEY_INLINE bool enter(const Call& call) {
     const Setup& c = call.setup;
-    stamp(c, 0, &Stamp::turn, cycles);
-    stamp(c, 1, &Stamp::turn, now_ns);
+    stamp_clocks(c, &Stamp::turn);
     const Block& b = row_of(c);
     copy_words(&state.block, &b, sizeof b);
     copy_words(&state.setup, &c, sizeof c);
@@ -148,7 +147,7 @@ SLEY_INLINE void settle(bool stale) {
     }
     if constexpr (kStamps) {
         if (thread() == 0) stamped = 2;
-        stamp(state.setup, 0, &Stamp::start, cycles);
+        stamp(state.setup, 0, &Stamp::start);
     }
 }
 
@@ -195,8 +194,7 @@ SLEY_INLINE void end() {
         b.first_cell[i].ticks = state.ticks + span(state.setup) + 1;
     }
     if constexpr (kStamps) {
-        stamp(state.setup, 1, &Stamp::end, now_ns);
-        stamp(state.setup, 0, &Stamp::end, cycles);
+        stamp_clocks(state.setup, &Stamp::end);
         if (thread() == 0) state.setup.stamps[block_index() * kStampRows].step = stamped - 2;
     }
 }

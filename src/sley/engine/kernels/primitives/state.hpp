@@ -80,16 +80,26 @@ constexpr bool kStamps = SLEY_STAMPS != 0;
 SLEY_SHARED i32 stamped;  // the next execution's row
 
 // The moment of row `row`, which thread 0 alone writes.
-template <class Time>
-SLEY_INLINE void stamp(const Setup& c, i32 row, u64 Stamp::*moment, Time time) {
+SLEY_INLINE void stamp(const Setup& c, i32 row, u64 Stamp::*moment) {
     if constexpr (kStamps) {
         if (thread() != 0 || row >= kStampRows) return;
-        c.stamps[block_index() * kStampRows + row].*moment = time();
+        c.stamps[block_index() * kStampRows + row].*moment = cycles();
+    }
+}
+// A moment of the call by both clocks. They are read together, for the first store to a page of a
+// processor takes microseconds, by which a block's times would be too late.
+SLEY_INLINE void stamp_clocks(const Setup& c, u64 Stamp::*moment) {
+    if constexpr (kStamps) {
+        if (thread() != 0) return;
+        const u64 turn = cycles(), ns = now_ns();
+        Stamp* rows = c.stamps + block_index() * kStampRows;
+        rows[0].*moment = turn;
+        rows[1].*moment = ns;
     }
 }
 SLEY_INLINE void stamp_execution(u64 Stamp::*moment) {
     if constexpr (kStamps) {
-        if (thread() == 0) stamp(state.setup, stamped, moment, cycles);
+        if (thread() == 0) stamp(state.setup, stamped, moment);
     }
 }
 SLEY_INLINE void stamp_executed(i32 step, i32 tile) {
