@@ -15,7 +15,7 @@ from sley.compiler.deployment import nccl_programs
 from sley.engine.kernels.prebuilt import prebuilt_folder
 from sley.errors import SleyError
 from sley.errors.disk_cache import folder
-from sley.errors.selection import N656
+from sley.errors.selection import N658
 
 
 @click.command("exec", cls=Command, context_settings={"allow_interspersed_args": False})
@@ -34,7 +34,7 @@ def exec_command(ranks: tuple[int, ...], command: tuple[str, ...]) -> None:
     It passes all other calls on to NVIDIA's NCCL, which it finds itself or by SLEY_NCCL_LIBRARY.
     """
     if (flag := os.environ.get(SAME_BITS)) and read_flag(SAME_BITS, flag):
-        raise N656.error(
+        raise N658.error(
             expected="a program with sley's communicators, which alone have same_bits",
             found=f"{SAME_BITS} for one of NCCL",
             remedy=f"Leave {SAME_BITS} out.",

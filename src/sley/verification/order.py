@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sley.errors import Place, counted, span_texts
+from sley.errors.selection import N658
 from sley.ir.collective import Collective
 from sley.ir.connections import Messages
 from sley.ir.one_sided import OneSidedPlan
@@ -177,6 +178,13 @@ class SumOrder:
             return reduce(lambda one, other: trees.number((one, other), NONE), parts)
 
         return set(self.tree.tolist()) <= {chain([chain(members) for members in hosts])}
+
+    def check(self, hosts: Sequence[Sequence[int]], origin: str) -> None:
+        """Refuses a plan that doesn't follow these hosts. Errors: N658."""
+        if not self.follows(hosts):
+            members = " and ".join(spell_ranks([*one]) for one in hosts)
+            expected, found = f"sums of {members} in this order", str(self).split("\n")[0]
+            raise N658.error(at=Place(origin), expected=expected, found=found)
 
     @property
     def is_shared(self) -> bool:

@@ -73,31 +73,33 @@ def test_other_orders_are_refused(tmp_path: Path) -> None:
     hosts = hosts_of(3, 1)
     program = TwoLevel([[0, 2, 1], [3]]).one_step_allreduce(in_place=True)
     made = Plans(hosts, cache=False, same_bits=True)
-    with pytest.raises(SleyError, match=r"N656.*\n.*sums of ranks 0-2 and rank 3 in this order"):
+    with pytest.raises(SleyError, match=r"N658.*\n.*sums of ranks 0-2 and rank 3 in this order"):
         made.register(program)
     assert made.find("all_reduce", 100, in_place=True).plan.name == "two-level-one-step-allreduce"
     made.register(TwoLevel(hosts.members).one_step_allreduce(in_place=True), min_bytes="1M")
     assert made.find("all_reduce", 1 << 20, in_place=True).origin == "registered"
     sley.save(sley.compile(program), tmp_path / "x.plan")
     read = Plans(hosts, cache=False, same_bits=True, plan_dir=tmp_path)
-    assert [problem.code for problem in read.folder_problems] == ["N656"]
+    assert [problem.code for problem in read.folder_problems] == ["N658"]
     tuned = Plans(hosts_of(4), cache=False, same_bits=True, policy=policy_of(4))
     assert tuned.find("all_reduce", 1 << 20).plan.name == "rank-order-allreduce"
-    assert "N656" in str(tuned.problems[0])
-    with pytest.raises(SleyError, match=r"N656.*\n.*few enough ranks for same_bits"):
+    assert "N658" in str(tuned.problems[0])
+    with pytest.raises(SleyError, match=r"N658.*\n.*few enough ranks for same_bits"):
         Plans(hosts_of(17), cache=False, same_bits=True)
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter"])
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "reduce"])
 def test_plans_on_devices_sum_in_the_order_of_the_ranks(kind: str) -> None:
     limits = DeviceLimits(is_one_device=True)
     made = Plans(hosts_of(3), devices=limits, cache=False, same_bits=True)
-    found = made.table(kind, in_place=None)
-    assert found[-1][0] == SizeRange(found[-1][0].begin_bytes, None)
-    assert all(SumOrder.of(ready.plan).follows([range(3)]) for _, ready in found)
+    for root in range(3 if CALLS[kind].roles else 1):
+        for place in made.places(kind):
+            found = made.table(kind, in_place=place, root=root)
+            assert found[-1][0] == SizeRange(found[-1][0].begin_bytes, None)
+            assert all(SumOrder.of(ready.plan).follows([range(3)]) for _, ready in found)
 
 
 def test_programs_of_nccl_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEY_SAME_BITS", "1")
     result = CliRunner().invoke(main, ["exec", "--", "true"])
-    assert "N656" in result.stderr
+    assert "N658" in result.stderr

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sley.algorithms import CATALOG, build
 from sley.communicator.selection.kinds import CALLS
@@ -121,7 +121,7 @@ def device_rows(
     only algorithms whose plans can be right in either place (`places`), by those out of place;
     otherwise all, by those in place. in_order: compares only algorithms that sum in the order of
     the ranks. Errors: those of `sley.choose`; C305 or C301 if the machine has too few GPUs or links
-    for every algorithm, N656 if none sums in this order.
+    for every algorithm, N658 if none sums in this order.
     """
     with _LOCK:  # one is enough for ranks that are threads
         return _rows(CALLS[kind].name, ranks, limits, disk, either_place, in_order)
@@ -152,7 +152,7 @@ def _rows(
     rows = json.loads(cached_choice(request, found) if disk else found())
     return [
         PlanRow(
-            Recipe(name, {"ranks": ranks}, options),
+            Recipe(name, _arguments(name, ranks, in_order), options),
             SizeRange(0, end),
             note=note,
             refused=tuple(refused),
@@ -221,6 +221,11 @@ def _refused(choice: Choice) -> list[str]:
     return [f"{other.algorithm} ({made}): {by} at {size_text(other.size_bytes)}, by the model"]
 
 
+def _arguments(name: str, ranks: int, in_order: bool) -> dict[str, Any]:
+    can_be = in_order and "in_order" in CATALOG[name].parameters
+    return {"ranks": ranks, **({"in_order": True} if can_be else {})}
+
+
 def _programs(
     collective: str,
     ranks: int,
@@ -245,12 +250,14 @@ def _programs(
         if one.collective != collective or "ranks" not in one.parameters:
             continue
         try:
-            program = build(one.name, ranks=ranks, in_place=either_place is None)
+            arguments = _arguments(one.name, ranks, in_order) | {"in_place": either_place is None}
+            program = build(one.name, **arguments)
             check_links(program, machine)
             if either_place is not None:
                 in_either_place(compile(program, allocate=either_place))
-            if in_order:
-                check_order(compile(program), order, one.name)
+            for root in range(ranks if "root" in one.parameters else 1) if in_order else ():
+                own = arguments | ({"root": root} if root else {})
+                check_order(compile(build(one.name, **own)), order, one.name)
         except SleyError as problem:  # of an algorithm for other numbers of ranks too
             problems.append(problem)
         else:

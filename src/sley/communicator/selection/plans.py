@@ -275,7 +275,7 @@ class Plans:
         them; by default such a source is used in place and out of place if it can be.
 
         Returns a line for each plan. Errors: F404, F550, N651 (always on devices), N652, N654,
-        N656, S702, F454, R514, and those of the source, the compiler and the proof; then nothing
+        N658, S702, F454, R514, and those of the source, the compiler and the proof; then nothing
         changes.
         """
         from sley.communicator.selection.user_plans import user_plans

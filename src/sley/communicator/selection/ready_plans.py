@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sley.communicator.selection.kinds import kinds_of
 from sley.errors import Diagnostic, Place, counted
 from sley.errors.formats import F454
-from sley.errors.selection import N651, N652, N656
+from sley.errors.selection import N651, N652
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
 from sley.ir.plan_table import PlanRow
@@ -105,20 +105,12 @@ def check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
 
 
 def check_order(plan: Plan, capacity: Capacity, origin: str) -> None:
-    """Refuses a proven plan whose sums have another order than the communicator's. Errors: N656."""
+    """Refuses a proven plan whose sums have another order than the communicator's. Errors: N658."""
     if capacity.order is None:
         return
     from sley.verification import SumOrder
-    from sley.verification.reach import spell_ranks
 
-    order = SumOrder.of(plan)
-    if not order.follows(capacity.order):
-        expected = " and ".join(spell_ranks([*members]) for members in capacity.order)
-        raise N656.error(
-            at=Place(origin),
-            expected=f"sums of {expected} in this order",
-            found=str(order).split("\n")[0],
-        )
+    SumOrder.of(plan).check(capacity.order, origin)
 
 
 def prove(plan: Plan, capacity: Capacity, origin: str, *, is_proven: bool = False) -> None:

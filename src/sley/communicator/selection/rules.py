@@ -14,7 +14,7 @@ from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.device_rules import DeviceLimits, device_rows
 from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS, check_call, collective_of
-from sley.errors.selection import N656
+from sley.errors.selection import N658
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import ALL_SIZES, SizeRange
@@ -361,10 +361,10 @@ def default_program(recipe: Recipe) -> Program:
 
 def check_same_bits(hosts: Hosts) -> None:
     """Refuses hosts on which no plan of the library adds in the order of the ranks. Errors:
-    N656."""
+    N658."""
     group = RankGroup(hosts, Limits())
     if not group.is_mesh:
-        raise N656.error(expected="few enough ranks for same_bits", found=group.too_many)
+        raise N658.error(expected="few enough ranks for same_bits", found=group.too_many)
 
 
 def default_rows(

@@ -49,7 +49,7 @@ def user_plans(source: UserSource, row: PlanRow, capacity: Capacity) -> list[Rea
 
     source: a plan, a program, or what `sley.load` opens: an algorithm gets the number of ranks.
     row: what the user requests, and the arguments and options.
-    Errors: F404, F550, N651, N652, N654, N656, S702, F454, and those of the source, the compiler
+    Errors: F404, F550, N651, N652, N654, N658, S702, F454, and those of the source, the compiler
     and the proof.
     """
     if isinstance(source, (Plan, Program)):
@@ -120,7 +120,7 @@ def _make(maker: Maker, row: PlanRow, *, ranks: int | None) -> _Loaded:
 
 
 def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> ReadyPlan:
-    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N656, S702, F454,
+    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N658, S702, F454,
     C3xx, V2xx."""
     started, c, origin = time.perf_counter(), loaded.collective, row.recipe.name
     if c.varies and row.sizes != ALL_SIZES:
