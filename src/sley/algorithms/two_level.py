@@ -25,7 +25,12 @@ from sley.lang import ChunkProgram, trace
 
 @algorithm("allreduce", "MSCCLang, figure 1, and 7.1.2")
 def two_level_allreduce(
-    nodes: int, gpus: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
+    nodes: int,
+    gpus: int,
+    *,
+    stage_channels: Sequence[int] | None = None,
+    in_order: bool = False,
+    in_place: bool = False,
 ) -> Program:
     """AllReduce by all pairs: reduces within hosts, then across hosts, and copies the sums back
     across and within hosts.
@@ -33,7 +38,8 @@ def two_level_allreduce(
     Details: `TwoLevel.allreduce`. Source: MSCCLang, figure 1, with all pairs (7.1.2) instead of
     rings. Errors: L102, L121.
     """
-    return TwoLevel.grid(nodes, gpus).allreduce(stage_channels=stage_channels, in_place=in_place)
+    hosts = TwoLevel.grid(nodes, gpus)
+    return hosts.allreduce(stage_channels=stage_channels, in_order=in_order, in_place=in_place)
 
 
 @algorithm("allreduce", "MSCCLang, figure 1")
@@ -60,14 +66,16 @@ def two_level_allgather(
 
 
 @algorithm("reducescatter", "ResCCL, appendix A")
-def two_level_reducescatter(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+def two_level_reducescatter(
+    nodes: int, gpus: int, *, in_order: bool = False, in_place: bool = False
+) -> Program:
     """ReduceScatter in two steps: each host sums every rank's chunk, then that rank adds the hosts'
     sums.
 
     Details: `TwoLevel.reducescatter`. Source: ResCCL, appendix A, with all pairs instead of rings.
     Errors: L102, L121.
     """
-    return TwoLevel.grid(nodes, gpus).reducescatter(in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).reducescatter(in_order=in_order, in_place=in_place)
 
 
 @algorithm("broadcast", f"{MPICH}, 4.3")
@@ -88,6 +96,7 @@ def two_level_reduce(
     *,
     root: int = 0,
     stage_channels: Sequence[int] | None = None,
+    in_order: bool = False,
     in_place: bool = False,
 ) -> Program:
     """Reduce in three steps: within hosts, then to the root's host, whose ranks send the root the
@@ -97,7 +106,9 @@ def two_level_reduce(
     L121.
     """
     hosts = TwoLevel.grid(nodes, gpus)
-    return hosts.reduce(root=root, stage_channels=stage_channels, in_place=in_place)
+    return hosts.reduce(
+        root=root, stage_channels=stage_channels, in_order=in_order, in_place=in_place
+    )
 
 
 class TwoLevel:
