@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import TwoLevel
-from sley.cli import main
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import CALLS
@@ -97,9 +95,3 @@ def test_plans_on_devices_sum_in_the_order_of_the_ranks(kind: str) -> None:
             found = made.table(kind, in_place=place, root=root)
             assert found[-1][0] == SizeRange(found[-1][0].begin_bytes, None)
             assert all(SumOrder.of(ready.plan).follows([range(3)]) for _, ready in found)
-
-
-def test_programs_of_nccl_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLEY_SAME_BITS", "1")
-    result = CliRunner().invoke(main, ["exec", "--", "true"])
-    assert "N658" in result.stderr
