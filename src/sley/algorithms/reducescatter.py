@@ -131,9 +131,9 @@ def sum_in_order(
         total = None
         if len(joins):
             total = sum_of(early, joins).reduce(sent(turn, joins))
+        if len(without):  # the ranks behind the sender first: not all senders begin with rank 0
+            sum_of(early, without).reduce(sent(turn, without), channel=channel)
         if len(with_own):
             sum_of(result, with_own).reduce(sent(turn, with_own), channel=channel)
-        if len(without):
-            sum_of(early, without).reduce(sent(turn, without), channel=channel)
         if total is not None and early[0] != result[0]:
             copy(total, result, joins)
