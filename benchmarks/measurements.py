@@ -274,7 +274,7 @@ def _errors_by_class(label: str, found: Sequence[Prediction]) -> Row:
     cells = []
     for some in (*kinds, found):
         one = spread(some)
-        cells.append(f"{100 * one[1]:.1f} / {100 * one[2]:.1f} % ({one[0]})" if one else "no plan")
+        cells.append(f"{100 * one[1]:.1f} / {100 * one[2]:.1f} % ({one[0]})" if one else "")
     return (label, ", ".join(collectives), *cells)
 
 

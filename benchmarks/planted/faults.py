@@ -635,7 +635,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "sharing: no other flow gets the rate of a flow that ends",
         "model/simulation native",
-        "        if (resource.binds()) mark_resource(r);  // the others on it get more now\n",
+        "        if (resource.bound) mark_resource(r);  // the others on it get more now\n",
         "",
     ),
     _fault(

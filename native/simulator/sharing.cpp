@@ -14,7 +14,7 @@ constexpr double kNear = 1e-9;
 
 Sharing::Sharing(FlowClasses classes, const std::vector<double>& capacity,
                  const std::vector<double>& gamma, std::int32_t flows)
-    : classes_(std::move(classes)), flows_(flows) {
+    : classes_(std::move(classes)), kinds_(classes_.cap.size()), flows_(flows) {
     for (std::size_t r = 0; r < capacity.size(); ++r) {
         resources_.emplace_back(capacity[r], gamma[r]);
     }
@@ -26,9 +26,9 @@ double Sharing::Resource::capacity() const {
 
 bool Sharing::Resource::binds() const { return demand > capacity() * (1 + kNear); }
 
-void Sharing::mark_flow(std::int32_t flow) {
-    if (std::exchange(flows_[flow].marked, true)) return;
-    affected_.push_back(flow);
+void Sharing::mark_class(std::int32_t kind) {
+    if (std::exchange(kinds_[kind].marked, true)) return;
+    affected_.push_back(kind);
 }
 
 void Sharing::mark_resource(std::int32_t r) {
@@ -37,72 +37,80 @@ void Sharing::mark_resource(std::int32_t r) {
 }
 
 void Sharing::start(std::int32_t number, std::int32_t kind) {
-    Flow& flow = flows_[number];
-    flow.kind = kind;
-    flow.rate = 0;
-    is_dirty_ = true;
-    mark_flow(number);
-    flow.place.clear();
+    Class& one = kinds_[kind];
+    flows_[number] = {kind, static_cast<std::int32_t>(one.flows.size()), 0};
+    const bool first = one.flows.empty();
+    one.flows.push_back(number);
+    one.joined = is_dirty_ = true;
+    mark_class(kind);
+    if (first) one.place.clear();
     each_use(kind, [&](std::int32_t r, double weight) {
         Resource& resource = resources_[r];
         resource.demand += classes_.cap[kind] * weight;
         resource.push += classes_.push[kind] * weight;
-        flow.place.push_back(static_cast<std::int32_t>(resource.flows.size()));
-        resource.flows.push_back(number);
-        if (resource.binds()) mark_resource(r);
+        if (first) {
+            one.place.push_back(static_cast<std::int32_t>(resource.kinds.size()));
+            resource.kinds.push_back(kind);
+        }
+        if ((resource.bound = resource.binds())) mark_resource(r);
     });
 }
 
 void Sharing::stop(std::int32_t number) {
-    Flow& flow = flows_[number];
-    const std::int32_t kind = flow.kind;
+    const std::int32_t kind = flows_[number].kind;
+    Class& one = kinds_[kind];
+    const std::int32_t hole = flows_[number].place;
+    one.flows[hole] = one.flows.back();
+    flows_[one.flows[hole]].place = hole;
+    one.flows.pop_back();
+    flows_[number] = {};
     is_dirty_ = true;
-    auto place = flow.place.begin();
+    auto place = one.place.begin();
     each_use(kind, [&](std::int32_t r, double weight) {
         Resource& resource = resources_[r];
-        if (resource.binds()) mark_resource(r);  // the others on it get more now
+        if (resource.bound) mark_resource(r);  // the others on it get more now
         resource.demand -= classes_.cap[kind] * weight;
         resource.push -= classes_.push[kind] * weight;
-        const std::int32_t hole = *place++, last = resource.flows.back();
-        resource.flows.pop_back();
-        if (last != number) {
-            resource.flows[hole] = last;
-            // Finds r among the resources of the flow that moved into the hole.
-            Flow& moved = flows_[last];
-            const auto first = classes_.resource.begin() + classes_.first[moved.kind];
-            moved.place[std::find(first, classes_.resource.end(), r) - first] = hole;
+        resource.bound = resource.binds();
+        if (!one.flows.empty()) return;
+        const std::int32_t hole = *place++, last = resource.kinds.back();
+        resource.kinds.pop_back();
+        if (last != kind) {
+            resource.kinds[hole] = last;
+            // Finds r among the resources of the class that moved into the hole.
+            const auto first = classes_.resource.begin() + classes_.first[last];
+            kinds_[last].place[std::find(first, classes_.resource.end(), r) - first] = hole;
         }
         // Sums of none, without the rounding errors of those that went.
-        if (resource.flows.empty()) resource.demand = resource.push = 0;
+        if (resource.kinds.empty()) resource.demand = resource.push = resource.bound = 0;
     });
-    flow.kind = -1;
-    flow.rate = 0;
 }
 
-// Marks all flows and resources that are connected with changed ones through binding resources.
+// Marks all classes and resources that are connected with changed ones through binding resources.
 void Sharing::gather() {
-    std::size_t flow = 0, resource = 0;
+    std::size_t kind = 0, resource = 0;
     // Each is looked at once; marks append to the lists behind the places that the loops reached.
-    while (flow < affected_.size() || resource < full_.size()) {
+    while (kind < affected_.size() || resource < full_.size()) {
         for (; resource < full_.size(); ++resource) {
-            for (std::int32_t f : resources_[full_[resource]].flows) mark_flow(f);
+            for (std::int32_t k : resources_[full_[resource]].kinds) mark_class(k);
         }
-        for (; flow < affected_.size(); ++flow) {
-            const std::int32_t kind = flows_[affected_[flow]].kind;
-            if (kind < 0) continue;
-            each_use(kind, [&](std::int32_t r, double) {
-                if (resources_[r].binds()) mark_resource(r);
+        for (; kind < affected_.size(); ++kind) {
+            if (kinds_[affected_[kind]].flows.empty()) continue;
+            each_use(affected_[kind], [&](std::int32_t r, double) {
+                if (resources_[r].bound) mark_resource(r);
             });
         }
     }
 }
 
-void Sharing::freeze(Flow& flow, double rate) {
-    flow.frozen = true;
-    flow.fresh = rate;
-    each_use(flow.kind, [&](std::int32_t r, double weight) {
-        resources_[r].left = std::max(0.0, resources_[r].left - rate * weight);
-        resources_[r].weight -= weight;
+void Sharing::freeze(std::int32_t kind, double rate) {
+    Class& one = kinds_[kind];
+    one.frozen = true;
+    one.fresh = rate;
+    const auto flows = static_cast<double>(one.flows.size());
+    each_use(kind, [&](std::int32_t r, double weight) {
+        resources_[r].left = std::max(0.0, resources_[r].left - rate * weight * flows);
+        resources_[r].weight -= weight * flows;
     });
 }
 
@@ -113,20 +121,21 @@ void Sharing::fill() {
         resources_[r].left = resources_[r].capacity();
         resources_[r].weight = 0;
     }
-    for (std::int32_t f : affected_) {
-        Flow& flow = flows_[f];
-        flow.frozen = flow.kind < 0;
-        flow.fresh = 0;
-        if (flow.frozen) continue;
-        open.push_back(f);
-        each_use(flow.kind, [&](std::int32_t r, double weight) { resources_[r].weight += weight; });
+    for (std::int32_t kind : affected_) {
+        Class& one = kinds_[kind];
+        one.frozen = one.flows.empty();
+        one.fresh = 0;
+        if (one.frozen) continue;
+        open.push_back(kind);
+        const auto flows = static_cast<double>(one.flows.size());
+        each_use(kind, [&](std::int32_t r, double w) { resources_[r].weight += w * flows; });
     }
-    const auto cap = [this](std::int32_t f) { return classes_.cap[flows_[f].kind]; };
+    const auto& cap = classes_.cap;
     std::stable_sort(open.begin(), open.end(),
-                     [&](std::int32_t a, std::int32_t b) { return cap(a) < cap(b); });
+                     [&](std::int32_t a, std::int32_t b) { return cap[a] < cap[b]; });
     std::vector<std::int32_t> full = full_;
     std::size_t next = 0;
-    // Ends: each round freezes a flow at its cap, or those on the resource with the least share.
+    // Ends: each round freezes a class at its cap, or those on the resource with the least share.
     while (next < open.size()) {
         double share = std::numeric_limits<double>::infinity();
         for (std::int32_t r : full) {
@@ -135,10 +144,10 @@ void Sharing::fill() {
         }
         bool capped = false;
         for (; next < open.size(); ++next) {
-            Flow& flow = flows_[open[next]];
-            if (flow.frozen) continue;
-            if (cap(open[next]) > share * (1 + kNear)) break;
-            freeze(flow, cap(open[next]));
+            const std::int32_t kind = open[next];
+            if (kinds_[kind].frozen) continue;
+            if (cap[kind] > share * (1 + kNear)) break;
+            freeze(kind, cap[kind]);
             capped = true;
         }
         if (capped || next == open.size()) continue;
@@ -150,15 +159,14 @@ void Sharing::fill() {
                 rest.push_back(r);
                 continue;
             }
-            for (std::int32_t f : resource.flows) {
-                if (!flows_[f].frozen) freeze(flows_[f], share);
+            for (std::int32_t kind : resource.kinds) {
+                if (!kinds_[kind].frozen) freeze(kind, share);
             }
         }
         full.swap(rest);
     }
-    for (std::int32_t f : affected_) {
-        if (flows_[f].kind < 0) continue;
-        each_use(flows_[f].kind, [&](std::int32_t r, double) { resources_[r].weight = 0; });
+    for (std::int32_t kind : affected_) {
+        each_use(kind, [&](std::int32_t r, double) { resources_[r].weight = 0; });
     }
 }
 

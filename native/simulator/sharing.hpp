@@ -1,10 +1,12 @@
 // Max-min fair sharing of weighted resources by flows, each with a greatest rate of its own. Only
 // resources whose capacity could be exceeded couple flows, so a change affects only the flows that
-// are connected through such resources.
+// are connected through such resources. All flows of a class have the same rate, so a change costs
+// as much as there are classes, of which large plans have far fewer.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace sley {
@@ -36,13 +38,18 @@ public:
     void update_rates(Changed&& changed) {
         gather();
         fill();
-        for (std::int32_t number : affected_) {
-            Flow& flow = flows_[number];
-            if (std::abs(flow.fresh - flow.rate) > 1e-12 * flow.rate) {
-                changed(number, flow.fresh);
-                flow.rate = flow.fresh;
+        for (std::int32_t kind : affected_) {
+            Class& one = kinds_[kind];
+            one.marked = false;
+            const bool same = std::abs(one.fresh - one.rate) <= 1e-12 * one.rate;
+            if (same && !std::exchange(one.joined, false)) continue;
+            one.rate = one.fresh;
+            for (std::int32_t number : one.flows) {
+                Flow& flow = flows_[number];
+                if (std::abs(one.rate - flow.rate) <= 1e-12 * flow.rate) continue;
+                changed(number, one.rate);
+                flow.rate = one.rate;
             }
-            flow.marked = false;
         }
         for (std::int32_t r : full_) resources_[r].marked = false;
         affected_.clear();
@@ -63,25 +70,31 @@ private:
         double most, gamma;
         double demand = 0, push = 0;      // the sums of its flows
         double left = 0, weight = 0;      // while rates are filled
-        std::vector<std::int32_t> flows;  // those on it
-        bool marked = false;
+        std::vector<std::int32_t> kinds;  // of its flows
+        bool bound = false, marked = false;  // bound: whether it binds
 
         double capacity() const;
         bool binds() const;
     };
 
-    struct Flow {
-        std::int32_t kind = -1;           // -1 while it is stopped
-        bool marked = false, frozen = false;
+    struct Class {
+        std::vector<std::int32_t> flows, place;  // place: among the classes of each resource
         double rate = 0, fresh = 0;
-        std::vector<std::int32_t> place;  // among the flows of each of its resources
+        bool joined = false;  // whether flows without a rate are among them
+        bool marked = false, frozen = false;
     };
 
-    void mark_flow(std::int32_t flow);
+    struct Flow {
+        std::int32_t kind = -1;  // -1 while it is stopped
+        std::int32_t place = 0;  // among the flows of its class
+        double rate = 0;
+    };
+
+    void mark_class(std::int32_t kind);
     void mark_resource(std::int32_t resource);
     void gather();
     void fill();
-    void freeze(Flow& flow, double rate);
+    void freeze(std::int32_t kind, double rate);
 
     // Calls use(resource, weight) for the resources of a class.
     template <class Use>
@@ -93,8 +106,9 @@ private:
 
     FlowClasses classes_;
     std::vector<Resource> resources_;
+    std::vector<Class> kinds_;
     std::vector<Flow> flows_;
-    std::vector<std::int32_t> affected_, full_;  // flows and resources, by changes
+    std::vector<std::int32_t> affected_, full_;  // classes and resources, by changes
     bool is_dirty_ = false;
 };
 

@@ -220,6 +220,7 @@ void check_sharing() {
         for (std::int32_t r = 0; r < resources; ++r) capacity.push_back(1 + below(100) / 3.0);
         Sharing sharing(classes, capacity, std::vector<double>(resources), flows);
         std::vector<std::int32_t> kind(flows, -1);
+        std::vector<double> told(flows);  // by update_rates
         for (int change = 0; change < 200; ++change) {
             for (std::int32_t some = below(3); some >= 0; --some) {
                 const std::int32_t flow = below(flows);
@@ -227,11 +228,16 @@ void check_sharing() {
                 if (mine >= 0) sharing.stop(flow);
                 mine = mine >= 0 && below(2) ? -1 : below(kinds);
                 if (mine >= 0) sharing.start(flow, mine);
+                told[static_cast<std::size_t>(flow)] = 0;
             }
-            sharing.update_rates([](std::int32_t, double) {});
+            sharing.update_rates([&](std::int32_t flow, double rate) {
+                told[static_cast<std::size_t>(flow)] = rate;
+            });
             const auto right = filled(classes, capacity, kind);
             for (std::int32_t f = 0; f < flows; ++f) {
-                expect(near(sharing.rate(f), right[static_cast<std::size_t>(f)]), "a share");
+                const auto at = static_cast<std::size_t>(f);
+                expect(near(sharing.rate(f), right[at]), "a share");
+                expect(near(told[at], right[at]), "a change is told");
             }
         }
     }

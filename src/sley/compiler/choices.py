@@ -23,8 +23,8 @@ from sley.report.limit import blocks_text, threads_of
 from sley.report.tables import Text, table_lines
 
 MARGIN = 0.06
-"""Relative difference of times that makes a new range: the least median error of the simulator's
-predictions of published tables, that of sizes above 64 MB (docs/measurements.md)."""
+"""Relative difference of times that makes a new range: about the least median error of the
+simulator's predictions of published tables, that of sizes above 64 MB (docs/measurements.md)."""
 
 _LEFT = range(2, 6)
 """The columns of words, which are flush left."""

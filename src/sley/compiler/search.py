@@ -96,7 +96,7 @@ def choose(
     overrides: options by name, which take precedence over `options`; of a list each value is tried.
 
     There are as few ranges as possible: at every compared size of a range its choice is within 6 %
-    of the fastest, about the error of the simulator. Of the candidates for a range the choice is
+    of the fastest, about the simulator's least error. Of the candidates for a range the choice is
     the one that is never far from the fastest, also if all rates are 3 % lower or higher.
     Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
     one with the fewest thread blocks, then the one with the simplest options. Only choices are

@@ -260,8 +260,8 @@ SLEY_INLINE void list_row(i32 number, i32 count) {
     if (number == count - 1) loads[load].stores = store;
 }
 
-// The loads that a thread has under way.
-constexpr int kUnderWay = 8 / kShare;
+// The loads that a thread has under way: with more, conversions of 8-bit types would spill.
+constexpr int kUnderWay = (kIsFloat8 ? 4 : 8) / kShare;
 
 // The units of a load: whole vectors from its start, or the elements behind them.
 template <class Unit>
