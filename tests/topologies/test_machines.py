@@ -197,6 +197,12 @@ def test_grids_link_only_neighbours(name: str, neighbours: int) -> None:
     assert topology.linked.sum() == len(topology.links) == neighbours
 
 
+def test_ranks_may_share_a_gpu() -> None:
+    topology = topologies.find("one-h100:4")
+    assert topology.shared_memory
+    assert (topology.ranks, topology.model.runs) == (4, 1)
+
+
 def test_ranks_of_grids_count_row_by_row() -> None:
     linked = topologies.mesh(2, 3).linked
     assert np.flatnonzero(linked[1]).tolist() == [0, 2, 4]

@@ -26,8 +26,9 @@ def topology_command() -> None:
     """List, show and import topologies.
 
     NAME is a machine (sley topology list), alone or as NAME:NODES; NODESxGPUS or
-    NODESxGPUS:NICS; mesh:4x4 or torus:4x4x4; or a file, alone or as FILE:NODES: TOML, NCCL's
-    topology XML, hwloc's XML (lstopo), the output of nvidia-smi topo -m, or TACCL's JSON.
+    NODESxGPUS:NICS; mesh:4x4 or torus:4x4x4; one-h100:RANKS, which share it; or a file, alone or
+    as FILE:NODES: TOML, NCCL's topology XML, hwloc's XML (lstopo), the output of nvidia-smi topo
+    -m, or TACCL's JSON.
     FILE,like=MACHINE:NODES takes what the file leaves open from a machine.
     """
 

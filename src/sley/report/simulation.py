@@ -66,7 +66,7 @@ def _head(s: Simulation) -> list[str]:
         _pair("bound", f"{s.bound.time_us:.1f} us, {s.bound.algbw_GBps:.2f} GB/s algbw"),
         _pair("", f"by {s.bound.reason}"),
         _pair("reached", f"{s.of_bound:.1%} of the bound"),
-        _pair("model's error", error_text(s.model, s.size_bytes)),
+        *([] if s.measured else [_pair("model's error", error_text(s.model, s.size_bytes))]),
         _pair("tiles", tile),
         _pair("run as", f"{plan.protocol.value}, {plan.loop_order.value} order, {slots}, {code}"),
     ]
@@ -240,9 +240,12 @@ def size_row(simulation: Simulation) -> str:
 def size_table(simulations: Sequence[Simulation]) -> list[str]:
     """Simulations of one plan, a line each, with nccl-tests' columns. Errors: P810."""
     require_simulations(simulations)
+    return [*SIZE_HEADER.splitlines(), *map(size_row, simulations), _errors_line(simulations)]
+
+
+def _errors_line(simulations: Sequence[Simulation]) -> str:
     errors = errors_text(simulations[0].model)
-    error = f"# the model's error, median / 90th percentile: {errors}"
-    return [*SIZE_HEADER.splitlines(), *map(size_row, simulations), error]
+    return f"# the model's error, median / 90th percentile: {errors}"
 
 
 def require_simulations(simulations: Sequence[Simulation]) -> None:
@@ -290,7 +293,7 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
     for size in sorted({s.size_bytes for _, row in columns for s in row}):
         of_size = [(name, s) for name, row in columns for s in row if s.size_bytes == size]
         lines += [_comparison_row(s, of_size[0][1], f"{name:<{width}}") for name, s in of_size]
-    return lines
+    return [*lines, _errors_line(columns[0][1])]
 
 
 def _comparison_row(s: Simulation, first: Simulation, name: str) -> str:

@@ -17,9 +17,11 @@ from sley.ir.topology import MAX_RANKS, Builder, Topology
 from sley.ir.words import is_integer
 from sley.topologies.files import LoadedTopology, read
 from sley.topologies.machine import Machine, find_machine, machine_names
+from sley.topologies.one_gpu import ONE_H100
 
 _NUMBERS = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?")
 _GRID = re.compile(r"(mesh|torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
+_ONE_GPU = re.compile(r"one-h100:([0-9]{1,9})")
 _NAME = re.compile(r"(.*?)(?:,like=([\w.-]*))?(?::([0-9]{1,9}))?", re.DOTALL)
 _SUFFIXES = (".toml", ".xml", ".json", ".txt")
 
@@ -111,8 +113,9 @@ def topology_of(topology: Topology | str) -> Topology:
 
 
 def look_up(name: str) -> LoadedTopology:
-    """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4, or
-    FILE[,like=MACHINE][:NODES]; with its machine, and the importer's assumptions.
+    """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4,
+    one-h100:RANKS for ranks that share a GPU, or FILE[,like=MACHINE][:NODES]; with its machine,
+    and the importer's assumptions.
 
     Errors: T604, C308, and those of `read`.
     """
@@ -126,6 +129,9 @@ def look_up(name: str) -> LoadedTopology:
     if grid is not None:
         sides = map(int, grid[2].split("x"))
         return LoadedTopology((mesh if grid[1] == "mesh" else torus)(*sides), None)
+    ranks = _ONE_GPU.fullmatch(name)
+    if ranks is not None:
+        return LoadedTopology(ONE_H100.topology(int(ranks[1])), None)
     found = _NAME.fullmatch(name)
     stem, like, count = found.groups() if found else (name, None, None)
     if like is None and stem in machine_names():
@@ -137,9 +143,9 @@ def look_up(name: str) -> LoadedTopology:
         return read(stem, nodes=None if count is None else int(count), like=like)
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
-        "mesh:4x4, torus:4x4x4, or FILE[,like=MACHINE][:NODES]",
+        "mesh:4x4, torus:4x4x4, one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",
         found=repr(name[:60]),
-        remedy=did_you_mean(stem, [*machine_names(), "mesh", "torus"]),
+        remedy=did_you_mean(stem, [*machine_names(), "mesh", "torus", "one-h100"]),
     )
 
 

@@ -58,14 +58,16 @@ def test_blocks_note_when_they_do_what(
     assert (ends[taken] >= turns[send[taken]]).all(), "a message is taken before it is sent"
     moves = [event for event in trace(found)["traceEvents"] if "move" in event.get("cat", "")]
     assert len(moves) == len(e)
-    assert f"time                   {found.time_us:.1f} us" in "\n".join(simulation_lines(found))
+    text = "\n".join(simulation_lines(found))
+    assert f"time                   {found.time_us:.1f} us" in text
+    assert "model's error" not in text
 
 
 def test_a_run_waits_for_messages_though_it_begins_with_a_copy() -> None:
     plan = sley.compile(build("flat-gather", ranks=RANKS), allocate="instance")
     on = executor(plan, engine=Engine.INTERPRETED, stamps=True)
     assert wrong(on, COUNT, "int32") == 0
-    found = on.timeline(sley.simulate(plan, COUNT * 4, TOPOLOGY)).blocks
+    found = on.timeline(sley.simulate(plan, COUNT * 4 * RANKS, TOPOLOGY)).blocks
     assert found.message_us[0] > 0
     assert found.slot_us[0] == 0, "the root sends nothing"
 
@@ -77,3 +79,15 @@ def test_without_stamps_there_is_no_time_line() -> None:
         on = executor(plan, engine=Engine.INTERPRETED, stamps=stamps)
         with pytest.raises(SleyError, match=expected):
             on.timeline(sley.simulate(other, 1 << 10, TOPOLOGY))
+
+
+def test_a_time_line_is_of_the_last_call() -> None:
+    plan = sley.compile(build("ring-allreduce", ranks=RANKS))
+    on = executor(plan, engine=Engine.INTERPRETED, stamps=True)
+    simulation = sley.simulate(plan, COUNT * 4, TOPOLOGY)
+    with pytest.raises(SleyError, match="a call with the executor first"):
+        on.timeline(simulation)
+    for count in (7, COUNT, 7):
+        assert wrong(on, count, "int32") == 0
+    with pytest.raises(SleyError, match="last call's 28 bytes"):
+        on.timeline(simulation)

@@ -6,6 +6,7 @@ from typing import Any
 
 from sley.engine import native
 from sley.engine.devices.links import LinkSet
+from sley.engine.devices.stamps import Stamps
 from sley.errors.runtime import R503
 
 
@@ -13,8 +14,11 @@ class PreparedCall:
     """A validated call on fixed arrays; made by `Executor.prepare`. The call, the executor and the
     arrays must outlive every graph into which the call was captured."""
 
-    def __init__(self, call: native.PlanCall, links: LinkSet) -> None:
+    def __init__(
+        self, call: native.PlanCall, links: LinkSet, size_bytes: int, stamps: Stamps | None
+    ) -> None:
         self._start, self._links = call.start, links
+        self._size_bytes, self._stamps = size_bytes, stamps
         self._devices = list(links.launches)
         own = [(device, stream) for device, on in links.launches.items() for _, stream in on]
         self._streams = [stream for _, stream in own]
@@ -38,5 +42,7 @@ class PreparedCall:
         addresses = [address_of(stream) for address_of, stream in pairs]
         if not self._start(addresses, streams is not None):
             self._links.check()
+        if self._stamps is not None:
+            self._stamps.size_bytes = self._size_bytes
         if streams is None:
             self._links.synchronize()

@@ -182,7 +182,8 @@ class Executor:
         if not call.lay_out(kind.size_bytes, count, buffers, **factors):
             links.memory.grow(self._tables.scratch_bytes(kind.size_bytes, count), wait)
             call.lay_out(kind.size_bytes, count, buffers, **factors)
-        return PreparedCall(call, self.links)
+        size_bytes = count * kind.size_bytes * self.plan.collective.blocks
+        return PreparedCall(call, self.links, size_bytes, self._stamps)
 
     def synchronize(self) -> None:
         """Waits until all calls on the links' own streams are done. Raises K508 if a call on any
@@ -195,7 +196,8 @@ class Executor:
         from the begin of the first block; its launch ends when a block has read what it begins
         with. A block notes its first thousand executions, a run as its first instruction; words of
         LL and LL128 are waited for while data move. Blocks of other processes have none; clocks of
-        several GPUs may differ. R514 without `Settings.stamps`, or for another plan."""
+        several GPUs may differ. R514 without `Settings.stamps` or a call, and for another plan or
+        size."""
         if self._stamps is None:
             raise R514.error(expected="Settings(stamps=True)", found="blocks that note no times")
         return self._stamps.timeline(simulation)

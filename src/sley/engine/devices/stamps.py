@@ -20,10 +20,14 @@ _OF_CALL = 2
 
 
 class Stamps:
-    """The memory on each device into which the blocks of a plan write stamps (`layout::Stamp`)."""
+    """The memory on each device into which the blocks of a plan write stamps (`layout::Stamp`).
+
+    size_bytes: of the last call, as for simulations; 0 before the first one.
+    """
 
     def __init__(self, links: LinkSet, number: int) -> None:
         self._kernels, own = links.kernels[number], links.on_devices[number]
+        self.size_bytes = 0
         row_bytes = native.STAMP_ROWS * structure("Stamp").itemsize
         self._on = {
             device: (
@@ -43,6 +47,13 @@ class Stamps:
         plan = self._kernels.plan
         if simulation.plan.instructions != plan.instructions:
             raise R514.error(expected=f"a simulation of {plan.name}", found=simulation.plan.name)
+        if self.size_bytes == 0:
+            raise R514.error(expected="a call with the executor first", found="none")
+        if simulation.size_bytes != self.size_bytes:
+            raise R514.error(
+                expected=f"a simulation of the last call's {self.size_bytes} bytes",
+                found=f"{simulation.size_bytes} bytes",
+            )
         every = [block for device in self._on for block in self._read(device)]
         zero = min(begin_ns for _, begin_ns, _, _ in every)
         times = np.zeros((len(plan.block_rank), len(BlockTimes.column_names())))
@@ -76,6 +87,7 @@ class Stamps:
             links=LinkLoad(0 * links.moved_bytes, links.bin_us, links.load_GBps[:0]),
             critical=_part(made, last),
             executions=made,
+            measured=True,
         )
 
     def _read(self, device: Any) -> list[tuple[int, int, Rows, float]]:

@@ -40,11 +40,15 @@ def family_of(model: CostModel) -> str:
     return next((name for least, name in _FAMILIES[::-1] if model.architecture >= least), "")
 
 
+_UNKNOWN = ("not known for this machine", "not known but on one GPU: docs/kernels.md")
+"""Where no table is of a family's, and for sley's kernels, as published tables are NCCL's."""
+
+
 def errors_text(model: CostModel) -> str:
     """The simulator's errors on a machine in words, by size."""
     family = family_of(model)
-    if not family:
-        return "not known for this machine"
+    if model.runs or not family:
+        return _UNKNOWN[bool(model.runs)]
     found = (f"{one[0]} / {one[1]} %" if one else "not known" for one in ERRORS[family])
     small, middle, large = found
     return f"{small} below 1M, {middle} to 64M, {large} above, by tables of {family}s"
@@ -54,8 +58,8 @@ def error_text(model: CostModel, size_bytes: int) -> str:
     """The simulator's error on a machine for a size in words."""
     family = family_of(model)
     one = ERRORS[family][(size_bytes >= 2**20) + (size_bytes > 2**26)] if family else None
-    if one is None:
-        return "not known for this machine"
+    if model.runs or one is None:
+        return _UNKNOWN[bool(model.runs)]
     return f"median {one[0]} %, 90th percentile {one[1]} %: on published tables of {family}s"
 
 
@@ -149,6 +153,7 @@ class Simulation(Value):
     executions: every execution, if requested.
     stretch: the time over what was simulated of it: above 1 if a call of fewer tiles was, with
         `critical` and `links.load_GBps` stretched to the whole time.
+    measured: whether blocks noted these times (`Executor.timeline`).
     """
 
     plan: Plan
@@ -167,6 +172,7 @@ class Simulation(Value):
     critical: TileExecutions
     executions: TileExecutions | None = None
     stretch: float = 1.0
+    measured: bool = False
 
     def extended(self, shorter: Simulation, factor: float, tiles: int) -> Simulation:
         """This run with more tiles, `tiles` in all, which take `factor` times as long as those that
