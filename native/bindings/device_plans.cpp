@@ -313,12 +313,13 @@ void define_device_plans(nb::module_& m) {
              },
              "item_bytes"_a, "count"_a, "The bytes that a call needs of each rank's scratch.");
     nb::class_<LinkKey>(m, "LinkKey", "What decides the plans of a communicator on devices.")
-        .def(nb::init<int, bool, bool, int>(), "ranks"_a, "has_lines"_a, "is_one_device"_a,
-             "most_blocks"_a)
+        .def(nb::init<int, bool, bool, int, bool>(), "ranks"_a, "has_lines"_a, "is_one_device"_a,
+             "most_blocks"_a, "same_bits"_a = false)
         .def_ro("ranks", &LinkKey::ranks)
         .def_ro("has_lines", &LinkKey::has_lines)
         .def_ro("is_one_device", &LinkKey::is_one_device)
         .def_ro("most_blocks", &LinkKey::most_blocks)
+        .def_ro("same_bits", &LinkKey::same_bits)
         .def("file_name", &LinkKey::file_name, "The name of the file with its tables.");
     nb::class_<LinkTables>(m, "LinkTables",
                            "All that is derived ahead for a communicator on devices, as a file.")

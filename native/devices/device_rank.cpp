@@ -205,6 +205,7 @@ LinkKey DeviceRank::State::agree_on_key(const std::vector<RankDescription>& rank
     LinkKey key;
     key.ranks = static_cast<int>(ranks.size());
     key.is_one_device = on.size() == 1;
+    key.same_bits = settings.same_bits;
     blocks = std::numeric_limits<int>::max();
     for (const auto& one : ranks) {
         const auto shares = static_cast<int>(on.at(one.offered.at("device")).size());

@@ -21,6 +21,7 @@ struct RankSettings {
     std::string kernels;  // the folder of machine code
     std::string version;  // of sley, as whoever wrote the tables says it
     double timeout_s = 600;
+    bool same_bits = false;  // whether all sums have one order
 };
 
 // The functions that wait for other ranks end if these can't meet any more (`Participant::end`). Calls

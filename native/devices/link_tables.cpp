@@ -9,7 +9,7 @@
 namespace sley {
 namespace {
 
-constexpr std::string_view kLinkHead = "sley link tables 2\n";  // the number grows with each other layout
+constexpr std::string_view kLinkHead = "sley link tables 3\n";  // the number grows with each other layout
 
 class Writer {
 public:
@@ -76,6 +76,7 @@ void visit(File& file, Tables& all) {
     file(all.key.has_lines);
     file(all.key.is_one_device);
     file(all.key.most_blocks);
+    file(all.key.same_bits);
     file(all.version);
     file(all.threads);
     file(all.scratch);
@@ -109,7 +110,7 @@ void visit(File& file, Tables& all) {
 
 std::string LinkKey::file_name() const {
     return std::to_string(ranks) + "-ranks" + (has_lines ? "-lines" : "") +
-           (is_one_device ? "-one-device" : "") + "-" + std::to_string(most_blocks) +
+           (is_one_device ? "-one-device" : "") + (same_bits ? "-same-bits" : "") + "-" + std::to_string(most_blocks) +
            "-blocks.tables";
 }
 

@@ -21,6 +21,7 @@ struct LinkKey {
     bool has_lines = false;      // whether LL128's lines arrive as a whole between all devices
     bool is_one_device = false;  // that all ranks share
     int most_blocks = 0;         // of a rank: all ranks' on a device run at once
+    bool same_bits = false;      // whether all sums have one order
 
     // The name of the file with its tables.
     std::string file_name() const;

@@ -344,6 +344,12 @@ Result say_lacking(const Comm& comm, Part& part, const char* function, const Req
     return Result::kSuccess;
 }
 
+Result refuse_order(const char* function) {
+    return refuse(Result::kInvalidUsage, "N658", std::string("sums in one order for ") + function,
+                  "a call for NCCL, which adds in others",
+                  "Mend what keeps sley from it, as NCCL_DEBUG=INFO tells, or unset SLEY_SAME_BITS.");
+}
+
 // Why a call can't have a real communicator made: not while a stream is captured.
 std::string lacks_real(Part& part, const Request& request) try {
     const auto& device = static_cast<const CudaDevice&>(part.engine().calls().device());
@@ -358,7 +364,11 @@ template <class Pass, class Later>
 Result run(const char* kind, const char* function, const Request& request, const Pass& pass,
            const Later& later) {
     Comm* comm = Comm::find(request.comm).comm;
-    if (comm == nullptr || !comm->runs(kind)) return pass();
+    const bool in_order = std::string_view(kind).find("reduce") != std::string_view::npos &&
+                          wants_same_bits();
+    if (comm == nullptr || !comm->runs(kind)) {
+        return in_order ? group.note(refuse_order(function)) : pass();
+    }
     auto part = comm->part();  // another thread may abort the communicator
     const char* why = comm->unready();
     if (why != nullptr || part == nullptr) {
@@ -376,7 +386,9 @@ Result run(const char* kind, const char* function, const Request& request, const
     std::optional<Collective> made;
     const auto prepares = [&] { return prepare(*comm, *part, kind, function, request, made); };
     auto result = guarded(prepares, part.get());
-    if (result == Result::kSuccess && !made) result = say_lacking(*comm, *part, function, request);
+    if (result == Result::kSuccess && !made) {
+        result = in_order ? refuse_order(function) : say_lacking(*comm, *part, function, request);
+    }
     if (result != Result::kSuccess) return group.note(result);
     if (made) return group.add(std::move(part), *made, launch);
     if (!comm->awaits_real()) return pass();

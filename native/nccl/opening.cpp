@@ -23,8 +23,9 @@ constexpr auto kStatePause = std::chrono::milliseconds(1);
 
 // What ranks tell of themselves, beside what DeviceRank wants to know. All decide by the same texts.
 constexpr char kRules[] = "nccl rules";  // by which they decide
-constexpr char kOwnRules[] = "2";
+constexpr char kOwnRules[] = "3";
 constexpr char kSetting[] = "nccl setting";
+constexpr char kSameBits[] = "nccl same bits";
 constexpr char kLacks[] = "nccl lacks";    // why the rank can't have sley
 constexpr char kReal[] = "nccl version";   // of its NCCL; "" without one
 constexpr char kNumber[] = "nccl number";  // rank 0's is the communicator's
@@ -40,13 +41,17 @@ std::string setting(const std::string& which) {
     return which.empty() ? "no SLEY_NCCL" : "SLEY_NCCL=" + which;
 }
 
-// Why sley can't run the calls of these ranks, before it is tried; "" if nothing is known.
+// Why sley can't run the calls of these ranks, before it is tried; "" if nothing is known. Throws Refusal
+// if only some want the same bits, and so refuse what the others would wait for in NCCL.
 std::string obstacle(const std::vector<RankDescription>& ranks) {
     const auto& first = ranks[0].offered;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
         const auto& its = ranks[r].offered;
         const auto of_rank = " on rank " + std::to_string(r);
         if (its.at(kRules) != first.at(kRules)) return "another version of sley" + of_rank;
+        if (its.at(kSameBits) != first.at(kSameBits)) {
+            throw Refusal("N604", "SLEY_SAME_BITS on all ranks, or on none", "it differs" + of_rank);
+        }
         if (its.at(kSetting) != first.at(kSetting)) {
             return setting(first.at(kSetting)) + " on rank 0, " + setting(its.at(kSetting)) + of_rank;
         }
@@ -242,6 +247,7 @@ std::map<std::string, std::string> Opening::offer() const {
     const auto& s = settings_;
     all[kRules] = kOwnRules;
     all[kSetting] = s.which;
+    all[kSameBits] = s.rank.same_bits ? "1" : "0";
     all[kLacks] = s.lacks.empty() ? gpu.lacks : s.lacks;
     all[kReal] = s.is_only() ? "" : real().version;
     all[kNumber] = digits(make_nonce());

@@ -42,6 +42,15 @@ double seconds(const char* name, double otherwise) {
 
 }  // namespace
 
+bool wants_same_bits() {
+    auto word = variable("SLEY_SAME_BITS");
+    for (auto& letter : word) {
+        letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    }
+    const auto nos = {"", "0", "no", "false", "off"};
+    return std::find(nos.begin(), nos.end(), word) == nos.end();
+}
+
 Settings Settings::from_environment() {
     Settings made;
     made.which = variable("SLEY_NCCL");
@@ -49,6 +58,7 @@ Settings Settings::from_environment() {
     made.rank.kernels = variable("SLEY_NCCL_KERNELS");
     made.rank.version = SLEY_VERSION;
     made.rank.timeout_s = seconds("SLEY_TIMEOUT_S", made.rank.timeout_s);
+    made.rank.same_bits = wants_same_bits();
     made.wait = std::chrono::milliseconds(
         static_cast<std::int64_t>(1000 * seconds("SLEY_NCCL_WAIT_S", 60)));
     if (made.rank.tables.empty() || made.rank.kernels.empty()) {

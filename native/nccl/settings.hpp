@@ -24,6 +24,9 @@ inline constexpr struct {
     {"Recv", kSendReceive},
 };
 
+// SLEY_SAME_BITS: all sums have one order, which NCCL's don't have.
+bool wants_same_bits();
+
 struct Settings {
     // SLEY_NCCL: unset (sley runs what it can), "eager" (so, too, but NCCL's communicators are made at
     // once, not when a call needs them), "off", "only" (no call goes to NCCL), or the functions that sley
@@ -32,7 +35,7 @@ struct Settings {
     std::set<std::string> kinds;            // of the functions
     std::string lacks;                      // why sley can run no calls; "" if nothing is known
     std::chrono::milliseconds wait{60000};  // SLEY_NCCL_WAIT_S: for ranks that may lack sley
-    RankSettings rank;                      // SLEY_NCCL_TABLES, SLEY_NCCL_KERNELS, SLEY_TIMEOUT_S
+    RankSettings rank;                      // SLEY_NCCL_TABLES, _KERNELS, SLEY_TIMEOUT_S, SLEY_SAME_BITS
 
     static Settings from_environment();
     bool is_off() const { return which == "off"; }

@@ -192,6 +192,44 @@ def test_every_rank_may_be_the_root(three: list[DeviceCommunicator], kind: str) 
         on_all(three, Case(kind, False, root, "int32", ReduceOp.SUM, 1000).check)
 
 
+def test_with_same_bits_sums_have_those_of_processors() -> None:
+    """Of all sizes and roots; bfloat16 is rounded after each term."""
+    settings, store = Settings(same_bits=True), LocalStore()
+    kind, random = DATA_TYPES["bfloat16"], np.random.default_rng(5)
+    values = random.standard_normal((RANKS, 50_001)) * 10.0 ** random.integers(-2, 3, (1, 50_001))
+    data = np.stack([kind.bits(own.astype(np.float32)) for own in values])
+    expected = data[0]
+    for own in data[1:]:
+        expected = kind.bits(kind.values(expected) + kind.values(own))
+
+    def check(comm: Any) -> None:
+        options = {"dtype": "bfloat16"}
+        for count in (60, 3000, 50_001):
+            for place in range(2):
+                given = data[comm.rank][-count:].copy()
+                out = given if place else np.zeros_like(given)
+                comm.all_reduce(given, out=out, **options)
+                np.testing.assert_array_equal(out, expected[-count:])
+            part = count // RANKS
+            out = np.zeros(part, np.uint16)
+            comm.reduce_scatter(data[comm.rank][: part * RANKS].copy(), out, **options)
+            np.testing.assert_array_equal(out, expected[part * comm.rank :][:part])
+            for root in range(RANKS):
+                given = data[comm.rank][:count].copy()
+                comm.reduce(given, root=root, **options)
+                if comm.rank == root:
+                    np.testing.assert_array_equal(given, expected[:count])
+
+    with ranks_of(RANKS, types=["bfloat16"], settings=settings) as comms:
+        on_all(comms, check)
+
+    def on_processors(rank: int) -> None:
+        with Communicator(store, rank, RANKS, settings=settings) as comm:
+            check(comm)
+
+    together([lambda rank=rank: on_processors(rank) for rank in range(RANKS)])
+
+
 def test_a_rank_alone_has_its_data() -> None:
     with ranks_of(1, types=["int32"]) as (comm,):
         for number, kind in enumerate(KINDS):

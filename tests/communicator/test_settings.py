@@ -25,12 +25,14 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         "SLEY_PLAN_DIR_STRICT": "1",
         "SLEY_TUNER": "policy.toml",
         "SLEY_EXPLORE": "0.05",
+        "SLEY_SAME_BITS": "1",
     }.items():
         monkeypatch.setenv(name, value)
     found = Settings.from_environment(slots=16)
     assert (found.timeout_s, found.cma, found.plan_dir, found.slots) == (2.5, False, "plans", 16)
     assert (found.copies, found.network) == (Copies.STREAMED, Network.TCP)
     assert found.plan_dir_strict
+    assert found.same_bits
     assert (found.tuner, found.explore) == ("policy.toml", 0.05)
     assert Settings.from_environment(copies="cached").copies is Copies.CACHED
 
@@ -42,7 +44,7 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    "name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR_STRICT", "EXPLORE"]
+    "name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR_STRICT", "EXPLORE", "SAME_BITS"]
 )
 def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"SLEY_{name}", "fast")

@@ -199,6 +199,12 @@ def reductions() -> None:
         f"N703: expected a reduction for ncclAllReduce of the communicator, found number {first}"
         in last_error()
     )
+    os.environ["SLEY_SAME_BITS"] = "Yes"
+    assert reduce(SUM, one) == INVALID_USAGE, "NCCL's order is another one"
+    assert "N658: expected sums in one order for ncclAllReduce, found a call for NC" in last_error()
+    os.environ["SLEY_SAME_BITS"] = "0"
+    assert reduce(SUM, one) == SUCCESS
+    journal()
     assert library.ncclRedOpDestroy(first, one) == SUCCESS
     assert journal() == ["RedOpDestroy op1001 comm0"]
     assert reduce(first, one) == library.ncclRedOpDestroy(first, one) == INVALID_ARGUMENT

@@ -314,9 +314,18 @@ void test_agreement() {
         CHECK(runs(2, [&](int) { return id; }) == nccl);
         unsetenv("SLEY_NCCL");
     }
+    Handle* one = nullptr;
+    Handle* other = nullptr;
+    id = new_id();
+    ncclGroupStart();
+    setenv("SLEY_SAME_BITS", "1", 1);
+    CHECK(ncclCommInitRank(&one, 2, id, 0) == Result::kSuccess);
+    unsetenv("SLEY_SAME_BITS");
+    CHECK(ncclCommInitRank(&other, 2, id, 1) == Result::kSuccess);
+    CHECK(is_error(ncclGroupEnd()) && one == nullptr && other == nullptr);
+    CHECK(std::string(ncclGetLastError(one)).find("SLEY_SAME_BITS on all") != std::string::npos);
     setenv("SLEY_NCCL", "AllReduce,AlltoAll,Recv", 1);
     id = new_id();
-    Handle* one = nullptr;
     CHECK(ncclCommInitRank(&one, 1, id, 0) == Result::kSuccess);
     const auto& its = *Comm::find(one).comm;
     CHECK(its.runs("all_reduce") && its.runs("all_to_all") && !its.runs("reduce"));

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_nccl_library import cuda_headers, headers, stand_in
 
 from sley.engine import native
 from sley.ir.words import ReduceOp
-from support.devices import made_ahead
+from support.devices import made_ahead, nccl_calls
 from support.devices.nccl_calls import FEW, SIZES, TYPES, calls, client, run
 
 __all__ = ["cuda_headers"]
@@ -152,6 +153,32 @@ def test_wrong_calls_are_refused_before_they_begin(
     else:
         assert all("N701: expected sley's kernels, or NVIDIA's NCCL" in line for line in passed)
         assert len(passed) == 2
+
+
+def test_sums_have_one_order_or_are_refused(
+    folder: Path, driver: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for same_bits in (False, True):
+        key = native.LinkKey(3, True, False, 4, same_bits)
+        made_ahead.write_tables(key, folder, FEW[:1], OPS[:1])
+    number, random = TYPES.index("float32"), np.random.default_rng(1)
+    scattered = random.standard_normal(16) * 10.0 ** random.integers(-3, 4, 16)
+    table = nccl_calls.values().copy()
+    table[:, number, :, :4] = scattered.astype(np.float32).view(np.uint8).reshape(16, 4)
+    monkeypatch.setattr(nccl_calls, "values", lambda: table)
+    monkeypatch.setattr(nccl_calls, "decoded", nccl_calls.decoded.__wrapped__)
+    monkeypatch.setattr(
+        nccl_calls, "reduced", lambda data, call: np.add.reduce(np.array(data, np.float32))
+    )
+    made = [
+        nccl_calls.Call(nccl_calls.KINDS.index(kind), number, 0, count, root, 0, 0)
+        for kind, root in (("all_reduce", 0), ("reduce_scatter", 0), ("reduce", 1), ("reduce", 2))
+        for count in (17, 4097, 40001)
+    ]
+    settings = over(folder, driver, 3)
+    run(client(), made, 3, "group", tmp_path, settings | {"SLEY_SAME_BITS": "1"})
+    with pytest.raises(AssertionError, match="not equal"):
+        run(client(), made, 3, "group", tmp_path, settings)
 
 
 def test_nccl_is_made_for_calls_that_sley_has_no_kernels_for(

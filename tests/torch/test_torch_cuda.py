@@ -144,6 +144,8 @@ def check_timeout() -> None:
         )
         ((_, _, fields),) = NCCL.made
         assert fields["_timeout"].total_seconds() == 7
+        with pytest.raises(SleyError, match="N658"):
+            dist.new_group(backend="cuda:sley", pg_options=Settings(same_bits=True))
 
 
 def test_a_timeout_of_sleys_settings_is_pytorchs(four_ranks: RankPool) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sley.algorithms.algorithm import algorithm, channel_numbers
-from sley.algorithms.rings import accumulator
 from sley.ir.collectives import ReduceScatter
 from sley.ir.program import Program
-from sley.ir.tables import LongArray
+from sley.ir.tables import NONE, LongArray
 from sley.lang import ChunkProgram, Ref, trace
 
 
@@ -79,23 +78,62 @@ def one_step_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
 
 def sum_in_rank_order(p: ChunkProgram, part: LongArray, result: str, place: LongArray) -> None:
     """Every rank sums one chunk from all ranks, in the order of the ranks: in scratch until its own
-    data are part of the sum, then in its result. So it never writes there before it has read its
-    input.
+    data are part of the sum. So it never writes to its result before it has read its input.
 
     part: int64 (ranks,), the chunk of the inputs that each rank sums. result, place: the buffer and
     each rank's chunk of it for the sum; the input in place, where its own data are.
     """
     rank = np.arange(len(part))
+    term = np.tile(rank, (len(part), 1))
+    sum_in_order(p, rank, term, "in", part, (result, place), ("scratch", np.zeros_like(rank)))
 
-    def sent(source: int, to: LongArray) -> Ref:
-        return p.chunk(np.full_like(to, source), "in", part[to])
 
-    sent(0, rank[1:]).copy(rank[1:], "scratch", 0)
-    accumulator(p, rank[:1], "in", result, part[:1])
-    for other in range(1, len(part)):
-        total = p.chunk(other, "scratch", 0).reduce(p.chunk(other, "in", part[other]))
-        with_own, without = rank[:other], rank[other + 1 :]
-        p.chunk(with_own, result, place[with_own]).reduce(sent(other, with_own))
-        if len(without):
-            p.chunk(without, "scratch", 0).reduce(sent(other, without))
-        total.copy(other, result, place[other])
+def sum_in_order(
+    p: ChunkProgram,
+    rank: LongArray,
+    term: LongArray,
+    source: str,
+    part: LongArray,
+    result: tuple[str, LongArray],
+    early: tuple[str, LongArray],
+    *,
+    channel: int | None = None,
+) -> None:
+    """Each of some ranks sums chunks of others and its own, in a given order.
+
+    rank: int64 (sums,), the rank that makes each sum. term: int64 (sums, terms), the ranks in
+    order; NONE behind the last. source, part: the buffer with the terms, and the chunk of it that
+    is summed; int64 (sums,), or (sums, terms) if ranks have it in different places. result, early:
+    buffers and chunks, int64 (sums,), for the sum from the rank's own term on, and before it.
+    """
+    part = part if part.ndim > 1 else np.tile(part, (term.shape[1], 1)).T
+    own = np.argmax(term == rank[:, None], axis=1)
+    at_first = np.flatnonzero(own == 0)
+
+    def sent(turn: int, sums: LongArray) -> Ref:
+        return p.chunk(term[sums, turn], source, part[sums, turn])
+
+    def sum_of(where: tuple[str, LongArray], sums: LongArray) -> Ref:
+        return p.chunk(rank[sums], where[0], where[1][sums])
+
+    def copy(chunks: Ref, where: tuple[str, LongArray], sums: LongArray) -> None:
+        chunks.copy(rank[sums], where[0], where[1][sums], channel=channel)
+
+    if len(later := np.flatnonzero(own > 0)):
+        copy(sent(0, later), early, later)
+    if source != result[0]:
+        copy(sent(0, at_first), result, at_first)
+    for turn in range(1, term.shape[1]):
+        is_there = term[:, turn] != NONE
+        joins, with_own, without = (
+            np.flatnonzero(is_there & which) for which in (own == turn, own < turn, own > turn)
+        )
+        total = None
+        if len(joins):
+            total = sum_of(early, joins).reduce(sent(turn, joins))
+        if len(without):  # the ranks behind the sender first: not all senders begin with rank 0
+            sum_of(early, without).reduce(sent(turn, without), channel=channel)
+        if len(with_own):
+            sum_of(result, with_own).reduce(sent(turn, with_own), channel=channel)
+        if total is not None and early[0] != result[0]:
+            copy(total, result, joins)

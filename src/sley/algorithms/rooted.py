@@ -12,6 +12,7 @@ import numpy as np
 
 from sley.algorithms.algorithm import MPICH, algorithm, stage_numbers
 from sley.algorithms.rings import accumulator
+from sley.algorithms.two_level import TwoLevel
 from sley.ir.collectives import Broadcast, Gather, Reduce, Scatter
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
@@ -199,16 +200,23 @@ def all_pairs_reduce(
     *,
     root: int = 0,
     stage_channels: Sequence[int] | None = None,
+    in_order: bool = False,
     in_place: bool = False,
 ) -> Program:
     """Reduce in two steps: each rank sums one chunk from all ranks, and sends the root the sum.
 
     Rank r sums its chunk in the order r, r + 1, ..., modulo the number of ranks. In place, only the
     root's data change; the other ranks sum in scratch.
-    stage_channels: as for `all_pairs_allreduce`.
+    stage_channels: as for `all_pairs_allreduce`. in_order: every rank sums in the order of the
+    ranks, as in `one_step_allreduce`.
     Source: Rabenseifner's algorithm (reduce-scatter, then gather) in Thakur, Rabenseifner, Gropp
     (2005), section 4.4, all pairs. Errors: L101, L102, L121.
     """
+    if in_order:
+        one_host = TwoLevel([range(ranks)])
+        return one_host.reduce(
+            root=root, stage_channels=stage_channels, in_order=True, in_place=in_place
+        )
     others = _places(ranks, root)[1:]
     summing, collecting = stage_numbers("all-pairs-reduce", stage_channels, 2)
     result = "in" if in_place else "out"

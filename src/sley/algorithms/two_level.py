@@ -12,19 +12,25 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from sley.algorithms.algorithm import MPICH, algorithm, check_root, check_sizes, stage_numbers
+from sley.algorithms.reducescatter import sum_in_order
 from sley.algorithms.rings import accumulator
 from sley.errors import Place
 from sley.errors.language import L112
 from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
 from sley.ir.program import Program
-from sley.ir.tables import LongArray, offsets_of
+from sley.ir.tables import NONE, LongArray, offsets_of
 from sley.ir.words import is_integer
 from sley.lang import ChunkProgram, trace
 
 
 @algorithm("allreduce", "MSCCLang, figure 1, and 7.1.2")
 def two_level_allreduce(
-    nodes: int, gpus: int, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
+    nodes: int,
+    gpus: int,
+    *,
+    stage_channels: Sequence[int] | None = None,
+    in_order: bool = False,
+    in_place: bool = False,
 ) -> Program:
     """AllReduce by all pairs: reduces within hosts, then across hosts, and copies the sums back
     across and within hosts.
@@ -32,7 +38,8 @@ def two_level_allreduce(
     Details: `TwoLevel.allreduce`. Source: MSCCLang, figure 1, with all pairs (7.1.2) instead of
     rings. Errors: L102, L121.
     """
-    return TwoLevel.grid(nodes, gpus).allreduce(stage_channels=stage_channels, in_place=in_place)
+    hosts = TwoLevel.grid(nodes, gpus)
+    return hosts.allreduce(stage_channels=stage_channels, in_order=in_order, in_place=in_place)
 
 
 @algorithm("allreduce", "MSCCLang, figure 1")
@@ -59,14 +66,16 @@ def two_level_allgather(
 
 
 @algorithm("reducescatter", "ResCCL, appendix A")
-def two_level_reducescatter(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+def two_level_reducescatter(
+    nodes: int, gpus: int, *, in_order: bool = False, in_place: bool = False
+) -> Program:
     """ReduceScatter in two steps: each host sums every rank's chunk, then that rank adds the hosts'
     sums.
 
     Details: `TwoLevel.reducescatter`. Source: ResCCL, appendix A, with all pairs instead of rings.
     Errors: L102, L121.
     """
-    return TwoLevel.grid(nodes, gpus).reducescatter(in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).reducescatter(in_order=in_order, in_place=in_place)
 
 
 @algorithm("broadcast", f"{MPICH}, 4.3")
@@ -87,6 +96,7 @@ def two_level_reduce(
     *,
     root: int = 0,
     stage_channels: Sequence[int] | None = None,
+    in_order: bool = False,
     in_place: bool = False,
 ) -> Program:
     """Reduce in three steps: within hosts, then to the root's host, whose ranks send the root the
@@ -96,7 +106,9 @@ def two_level_reduce(
     L121.
     """
     hosts = TwoLevel.grid(nodes, gpus)
-    return hosts.reduce(root=root, stage_channels=stage_channels, in_place=in_place)
+    return hosts.reduce(
+        root=root, stage_channels=stage_channels, in_order=in_order, in_place=in_place
+    )
 
 
 class TwoLevel:
@@ -136,7 +148,11 @@ class TwoLevel:
         return cls(np.arange(nodes * gpus).reshape(nodes, gpus).tolist())
 
     def allreduce(
-        self, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
+        self,
+        *,
+        stage_channels: Sequence[int] | None = None,
+        in_order: bool = False,
+        in_place: bool = False,
     ) -> Program:
         """AllReduce. The data has a part for each lane, and each part has a chunk for each host.
 
@@ -145,7 +161,7 @@ class TwoLevel:
         the order of the hosts starting with h. So every chunk is summed once, and the sums take the
         same path back. Each of N hosts sends 2 (N - 1) / N of the data to the others.
         stage_channels: a channel for summing and one for sharing; with None the compiler chooses
-        them.
+        them. in_order: all sums have one order, as in `one_step_allreduce`.
         """
         summing, sharing = stage_numbers("two-level-allreduce", stage_channels, 2)
         hosts, buffer = self.number, "in" if in_place else "out"
@@ -154,14 +170,24 @@ class TwoLevel:
         own = host == chunk
         final, place = owner[own], index[own]
 
-        def body(p: ChunkProgram) -> None:
+        def sum_up(p: ChunkProgram) -> None:
+            if in_order:
+                early, across = ("scratch", chunk), self._across(lane[own])
+                near = self._terms(host)
+                sum_in_order(p, owner, near, "in", index, (buffer, index), early, channel=summing)
+                total, early = (buffer, place), ("scratch", chunk[own])
+                sum_in_order(p, final, across, buffer, place, total, early, channel=summing)
+                return
             accumulator(p, owner, "in", buffer, index)
-            for near, other in self._around(owner):
-                sent = p.chunk(other, "in", index[near])
-                p.chunk(owner[near], buffer, index[near]).reduce(sent, channel=summing)
+            for at, other in self._around(owner):
+                sent = p.chunk(other, "in", index[at])
+                p.chunk(owner[at], buffer, index[at]).reduce(sent, channel=summing)
             for hop in range(1, hosts):
                 sent = p.chunk(self._lane(host[own] + hop, lane[own]), buffer, place)
                 p.chunk(final, buffer, place).reduce(sent, channel=summing)
+
+        def body(p: ChunkProgram) -> None:
+            sum_up(p)
             for hop in range(1, hosts):
                 there = self._lane(host[own] + hop, lane[own])
                 p.chunk(final, buffer, place).copy(there, buffer, place, channel=sharing)
@@ -227,26 +253,44 @@ class TwoLevel:
 
         return trace(AllGather(len(rank), 1, in_place), body, name="two-level-allgather")
 
-    def reducescatter(self, *, in_place: bool = False) -> Program:
+    def reducescatter(self, *, in_order: bool = False, in_place: bool = False) -> Program:
         """ReduceScatter. Each chunk crosses the network once from each other host.
 
         On every other host one rank sums the chunk, in the order of the host's ranks starting with
         itself. The chunk's own rank sums its host's contributions in the same way, then adds the
         other hosts' sums, in the order of the hosts starting with its own. In place, partial sums
         overwrite the data.
+        in_order: all sums have one order, as in `one_step_allreduce`.
         """
         rank, used = self.rank, np.zeros(len(self.rank), np.int64)
+        where = ("in", rank) if in_place else ("out", np.zeros_like(rank))
+
+        def free(there: LongArray) -> LongArray:
+            """A chunk of scratch of ranks `there` for each of chunks 0, 1, ..."""
+            index = np.empty_like(rank)
+            for chunk, who in enumerate(there.tolist()):
+                index[chunk] = used[who]
+                used[who] += 1
+            return index
 
         def partial(p: ChunkProgram, there: LongArray) -> tuple[str, LongArray]:
             """Buffer and index in which ranks `there` sum chunks 0, 1, ..."""
             if in_place:
                 return "in", rank
-            index = np.empty_like(rank)
-            for chunk, who in enumerate(there.tolist()):
-                index[chunk] = used[who]
-                used[who] += 1
+            index = free(there)
             p.chunk(there, "in", rank).copy(there, "scratch", index)
             return "scratch", index
+
+        def ordered(p: ChunkProgram) -> None:
+            proxy = self._across(self.local)
+            index = np.array([free(there) for there in proxy.T]).T
+            for host, there in enumerate(proxy.T):
+                early = "scratch", index[:, host]
+                result = where if in_place else early
+                near = self._terms(self.host[there])
+                sum_in_order(p, there, near, "in", rank, result, early)
+            source, part = ("in", rank) if in_place else ("scratch", index)
+            sum_in_order(p, rank, proxy, source, part, where, ("scratch", free(rank)))
 
         def body(p: ChunkProgram) -> None:
             sums = []
@@ -257,7 +301,7 @@ class TwoLevel:
                     sent = p.chunk(other, "in", rank[near])
                     p.chunk(there[near], buffer, index[near]).reduce(sent)
                 sums.append((there, buffer, index))
-            buffer, index = ("in", rank) if in_place else ("out", np.zeros_like(rank))
+            buffer, index = where
             total = p.chunk(rank, "in", rank)
             if not in_place:
                 total.copy(rank, "out", 0)
@@ -266,7 +310,8 @@ class TwoLevel:
             for summed in sums:
                 p.chunk(rank, buffer, index).reduce(p.chunk(*summed))
 
-        return trace(ReduceScatter(len(rank), 1, in_place), body, name="two-level-reducescatter")
+        collective = ReduceScatter(len(rank), 1, in_place)
+        return trace(collective, ordered if in_order else body, name="two-level-reducescatter")
 
     def broadcast(self, *, root: int = 0, in_place: bool = False) -> Program:
         """Broadcast. The data has a part for each lane, and each part has a chunk for each host
@@ -304,7 +349,12 @@ class TwoLevel:
         return trace(collective, body, name="two-level-broadcast")
 
     def reduce(
-        self, *, root: int = 0, stage_channels: Sequence[int] | None = None, in_place: bool = False
+        self,
+        *,
+        root: int = 0,
+        stage_channels: Sequence[int] | None = None,
+        in_order: bool = False,
+        in_place: bool = False,
     ) -> Program:
         """Reduce. The data has a chunk for each lane.
 
@@ -312,7 +362,8 @@ class TwoLevel:
         starting with itself (on the root's host the root has lane 0). The rank on the root's host
         then adds the other hosts' sums, in the order of the hosts after its own, and sends the
         result to the root. In place, only the root's data change.
-        stage_channels: a channel for summing and one for the results to the root.
+        stage_channels: a channel for summing and one for the results to the root. in_order: all
+        sums have one order, as in `one_step_allreduce`.
         """
         check_root("two-level-reduce", root, len(self.rank))
         summing, collecting = stage_numbers("two-level-reduce", stage_channels, 2)
@@ -323,9 +374,30 @@ class TwoLevel:
             for hop in range(self.number)
         ]
 
+        everyone, chunk = np.concatenate(owner), np.tile(lane, self.number)
+
+        def ordered(p: ChunkProgram) -> None:
+            held, none = ("scratch", np.zeros_like(chunk)), np.zeros_like(lane)
+            near = self._terms(self.host[everyone])
+            sum_in_order(p, everyone, near, "in", chunk, held, held, channel=summing)
+            # The first host adds to its own sums, the others to the first one's.
+            across = np.roll(owner, home, axis=0).T
+            early, total = ("scratch", none + 1), ("scratch", none + (home > 0))
+            for at, where in ((lane[:1], (result, none)), (lane[1:], total)):
+                if len(at):
+                    ends = [(buffer, index[at]) for buffer, index in (where, early)]
+                    sum_in_order(
+                        p, owner[0][at], across[at], "scratch", none[at], *ends, channel=summing
+                    )
+            collect(p, int(home > 0))
+
+        def collect(p: ChunkProgram, at: int) -> None:
+            if self.lanes > 1:
+                done, to = p.chunk(owner[0][1:], "scratch", at), np.full_like(lane[1:], root)
+                done.copy(to, result, lane[1:], channel=collecting)
+
         def body(p: ChunkProgram) -> None:
             accumulator(p, root, "in", result, 0)
-            everyone, chunk = np.concatenate(owner), np.tile(lane, self.number)
             sums = [(everyone[:1], chunk[:1], result), (everyone[1:], chunk[1:], "scratch")]
             if len(everyone) > 1:
                 p.chunk(everyone[1:], "in", chunk[1:]).copy(everyone[1:], "scratch", 0)
@@ -338,12 +410,10 @@ class TwoLevel:
                     if len(at):
                         sent = p.chunk(there[at], "scratch", 0)
                         p.chunk(owner[0][at], buffer, 0).reduce(sent, channel=summing)
-            if self.lanes > 1:
-                done, to = p.chunk(owner[0][1:], "scratch", 0), np.full_like(lane[1:], root)
-                done.copy(to, result, lane[1:], channel=collecting)
+            collect(p, 0)
 
         collective = Reduce(len(self.rank), self.lanes, root, in_place)
-        return trace(collective, body, name="two-level-reduce")
+        return trace(collective, ordered if in_order else body, name="two-level-reduce")
 
     def _lane(self, host: LongArray | int, lane: LongArray | int) -> LongArray:
         """The rank of a lane on a host; both numbers are taken modulo their size."""
@@ -355,6 +425,17 @@ class TwoLevel:
         """The rank on a host that handles the data of `rank`: the one at the same place, modulo the
         host's size; on the rank's own host, the rank itself."""
         return self._lane(host, self.local[rank])
+
+    def _across(self, local: LongArray) -> LongArray:
+        """int64 (locals, hosts): of each host the rank at a place, modulo its size."""
+        return np.stack([self._lane(host, local) for host in range(self.number)], axis=1)
+
+    def _terms(self, host: LongArray) -> LongArray:
+        """int64 (hosts, ranks): the ranks of each host in order; NONE behind the last."""
+        table = np.full((self.number, int(self.size.max())), NONE)
+        for number, members in enumerate(self.hosts):
+            table[number, : len(members)] = members
+        return table[host]
 
     def _around(self, rank: LongArray) -> Iterator[tuple[LongArray, LongArray]]:
         """The other ranks on the hosts of `rank`: in turn t, positions in `rank`, and for each the

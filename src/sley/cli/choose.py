@@ -26,6 +26,7 @@ from sley.cli.options import (
     flag,
     jobs_option,
     place_option,
+    same_bits_option,
     script_arguments,
     size_options,
 )
@@ -33,7 +34,9 @@ from sley.cli.output import Phases, attributes, echo, print_json, print_note, re
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
+    check_same_bits,
     fitting,
+    in_order,
     is_collective,
     maker_of,
     prefer_in_place,
@@ -42,7 +45,7 @@ from sley.cli.sources import (
     source_of,
     topology_of,
 )
-from sley.compiler import Choice, Choices, Options, choose
+from sley.compiler import Choice, Choices, Options, choose, compile
 from sley.compiler.deployment.runtimes import runtime_of
 from sley.errors import SleyError
 from sley.formats import check_folder
@@ -67,6 +70,7 @@ LONG = 150_000
 @argument_option
 @collective_option
 @jobs_option
+@same_bits_option
 @click.option(
     "--target",
     type=RuntimeName(formats.TARGETS),
@@ -89,6 +93,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     arguments: dict[str, object],
     collective: str | None,
     jobs: int,
+    same_bits: bool,
     target: str | None,
     output: Path | None,
     nccl: bool,
@@ -116,7 +121,11 @@ def choose_command(  # as many parameters as options; click passes each by name
     switches = needs.get("switches", options["switches"]) is not False
 
     def program_of(one: Selection) -> tuple[Program | Plan, Selection]:
-        return program_on(prefer_in_place(one), cluster, phases, switches=switches), one
+        one = in_order(one) if same_bits else one
+        found = program_on(prefer_in_place(one), cluster, phases, switches=switches)
+        if same_bits:
+            check_same_bits(found if isinstance(found, Plan) else compile(found), cluster.node)
+        return found, one
 
     made = [pair for one in selections for pair in fitting(one, program_of)]
     programs = [program for program, _ in made]
@@ -146,6 +155,8 @@ def choose_command(  # as many parameters as options; click passes each by name
             executor=executor,
             **options,
         )
+    for one in choices.ranges if same_bits else ():
+        check_same_bits(one.plan, cluster.node)
     paths: list[Path] = []
     if output is not None:
         with phases("writing"):

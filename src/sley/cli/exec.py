@@ -10,6 +10,7 @@ import click
 
 from sley.cli.options import Several, Whole
 from sley.cli.output import Command, print_note
+from sley.communicator.settings import SAME_BITS, read_flag
 from sley.compiler.deployment import nccl_programs
 from sley.engine.kernels.prebuilt import prebuilt_folder
 from sley.errors import SleyError
@@ -31,15 +32,17 @@ def exec_command(ranks: tuple[int, ...], command: tuple[str, ...]) -> None:
     plans that are made here, once for a machine, and with the kernels of the package sley-kernels.
     It passes all other calls on to NVIDIA's NCCL, which it finds itself or by SLEY_NCCL_LIBRARY.
     """
+    same_bits = read_flag(SAME_BITS, os.environ.get(SAME_BITS) or "0")
     variables = nccl_programs.environment(os.environ)
     if shutil.which(command[0]) is None:
         raise click.UsageError(f"there is no program {command[0]!r}")
     if variables.get("SLEY_NCCL") != "off" and nccl_programs.TABLES not in variables:
-        variables |= _made_ahead(ranks, variables.get(nccl_programs.KERNELS))
+        given = variables.get(nccl_programs.KERNELS)
+        variables |= _made_ahead(ranks, given, same_bits=same_bits)
     os.execvpe(command[0], command, variables)
 
 
-def _made_ahead(ranks: tuple[int, ...], given: str | None) -> dict[str, str]:
+def _made_ahead(ranks: tuple[int, ...], given: str | None, *, same_bits: bool) -> dict[str, str]:
     """The variables with the folders of plans and of kernels, which may be given; none, and a note,
     where sley can run no calls."""
     from sley.communicator import link_tables  # only here, since it loads much
@@ -49,7 +52,9 @@ def _made_ahead(ranks: tuple[int, ...], given: str | None) -> dict[str, str]:
         print_note("sley runs no calls: its extra `kernels` isn't installed")
         return {}
     try:
-        keys = [key for number in ranks for key in link_tables.machine_keys(number)]
+        keys = [
+            key for number in ranks for key in link_tables.machine_keys(number, same_bits=same_bits)
+        ]
         section = link_tables.section()
         tables = [link_tables.read(key, section) for key in keys]
         lacking = [str(key.ranks) for key, own in zip(keys, tables, strict=True) if own is None]

@@ -479,6 +479,15 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+same_bits_option = click.option(
+    "--same-bits",
+    is_flag=True,
+    help="Only plans whose sums have one order: of each node the ranks one after another, then the "
+    "nodes' sums.",
+)
+"""Adds --same-bits."""
+
+
 jobs_option = click.option(
     "-j", "--jobs", type=POSITIVE, default=1, help="Processes that simulate."
 )

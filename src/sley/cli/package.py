@@ -9,10 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
-from sley.cli.options import FILE, OWN, DType, RuntimeName, Selection, common_options, flag
+from sley.cli.options import (
+    FILE,
+    OWN,
+    DType,
+    RuntimeName,
+    Selection,
+    common_options,
+    flag,
+    same_bits_option,
+)
 from sley.cli.output import Command, Phases, print_note, print_rows, print_written
-from sley.cli.sources import plan_and_file, source_of, supports_both_places
+from sley.cli.sources import (
+    check_same_bits,
+    in_order,
+    plan_and_file,
+    source_of,
+    supports_both_places,
+)
 from sley.communicator.selection.plan_folders import CodeRequest, NamedPlan, write_folder
 from sley.compiler import Options
 from sley.compiler.deployment import packages, runtime_named
@@ -23,9 +39,10 @@ from sley.engine.types import USUAL_TYPES, data_type
 from sley.errors import recognition
 from sley.errors.deployment import F528
 from sley.formats import TARGETS, plan_file
-from sley.formats.files import FORMATS
+from sley.formats.files import FORMATS, verify_file
 from sley.formats.format import Format, Target
 from sley.formats.mscclpp.targets import SUFFIX as JSON
+from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow, read_table
 from sley.ir.sizes import ALL_SIZES, SizeRange
@@ -64,8 +81,11 @@ from sley.ir.sizes import ALL_SIZES, SizeRange
     multiple=True,
     help="Reduction of these kernels. Repeatable. [sum]",
 )
+@same_bits_option
 @common_options
-def package_command(folder: Path, table: Path, target: str, phases: Phases, **code: Any) -> None:
+def package_command(
+    folder: Path, table: Path, target: str, same_bits: bool, phases: Phases, **code: Any
+) -> None:
     """Write a directory of plans, each for a range of sizes, that a runtime chooses from.
 
     DIR is written only if every plan is proven as the runtime executes it, and `sley doctor` finds
@@ -73,14 +93,15 @@ def package_command(folder: Path, table: Path, target: str, phases: Phases, **co
     """
     rows, remarks = read_table(table).rows, tuple[str, ...]()
     if target == OWN:
-        paths = write_folder(_plans(rows, phases), folder, _request(**code))
+        paths = write_folder(_plans(rows, same_bits, phases), folder, _request(**code))
         environment = {"SLEY_PLAN_DIR": str(folder.absolute())}
     else:
         for word, given in code.items():
             if given:
                 raise click.UsageError(f"{flag(word.removesuffix('s'))} is for --target {OWN}")
         runtime = runtime_named(target)
-        package = packages.write_package(_parts(rows, runtime, phases), folder, runtime)
+        parts = _parts(rows, same_bits, runtime, phases)
+        package = packages.write_package(parts, folder, runtime)
         paths, remarks, environment = package.paths, package.remarks, package.environment
     if phases.quiet:
         files = [str(path) for path in paths]
@@ -100,36 +121,57 @@ def _request(archs: Sequence[str], dtypes: Sequence[str], ops: Sequence[str]) ->
     )
 
 
-def _parts(rows: tuple[PlanRow, ...], runtime: Runtime, phases: Phases) -> Iterator[PackageFile]:
+def _parts(
+    rows: tuple[PlanRow, ...], same_bits: bool, runtime: Runtime, phases: Phases
+) -> Iterator[PackageFile]:
     """The files of a table for a runtime."""
     form, target = FORMATS[runtime.suffix], TARGETS[runtime.target]
-    for name, row, selection in _selections(rows, one_place=runtime.one_place):
+    for name, row, selection in _selections(rows, same_bits, one_place=runtime.one_place):
         with packages.naming(row.entry):
             if form.suffix == JSON and source_of(selection).kind is recognition.MSCCLPP:
-                yield packages.copied_part(name, row, Path(row.recipe.name), runtime)
-                continue
-        make = partial(_plan, row, selection, form, target, phases)
-        part = packages.plan_part(name, str(row), make, runtime, row.sizes, packages.node_of(row))
-        yield replace(part, entry=row.entry)
+                part = packages.copied_part(name, row, Path(row.recipe.name), runtime)
+            else:
+                make, node = (
+                    partial(_plan, row, selection, form, target, phases),
+                    packages.node_of(row),
+                )
+                part = packages.plan_part(name, str(row), make, runtime, row.sizes, node)
+        part = replace(part, entry=row.entry)
+        yield replace(part, write=partial(_write, part, runtime)) if same_bits else part
 
 
-def _plans(rows: tuple[PlanRow, ...], phases: Phases) -> Iterator[NamedPlan]:
+def _write(part: PackageFile, runtime: Runtime, path: Path) -> None:
+    """Writes a part whose sums the runtime adds in one order. Errors: N658."""
+    part.write(path)
+    for proof in verify_file(path, runtime.target).proofs:
+        _check_order(proof.plan, part.node)
+
+
+def _check_order(plan: Plan | OneSidedPlan, node: int) -> None:
+    """node: the ranks of a node, 0 if all share one. Errors: N658."""
+    ranks = plan.collective.ranks
+    check_same_bits(plan, np.arange(ranks) // (node or ranks))
+
+
+def _plans(rows: tuple[PlanRow, ...], same_bits: bool, phases: Phases) -> Iterator[NamedPlan]:
     """The plans of a table for communicators."""
-    for name, row, selection in _selections(rows):
+    for name, row, selection in _selections(rows, same_bits):
         with packages.naming(row.entry):
             plan, own = _plan(row, selection, plan_file.FORMAT, None, phases)
+            if same_bits:
+                _check_order(plan, packages.node_of(row))
         yield NamedPlan(name, plan, replace(row, sizes=row.sizes.filled(own)))
 
 
 def _selections(
-    rows: tuple[PlanRow, ...], *, one_place: bool = False
+    rows: tuple[PlanRow, ...], same_bits: bool, *, one_place: bool = False
 ) -> Iterator[tuple[str, PlanRow, Selection]]:
     """The names of a table's files, with their rows, and the plans' recipes as the command line has
     them. Algorithms and texts without a place have one for each place; for a runtime of one place,
     one in place."""
     for number, row in enumerate(rows, 1):
         with packages.naming(row.entry):
-            selection = _selection(row)
+            selection = in_order(_selection(row)) if same_bits else _selection(row)
             is_either = row.in_place is None and supports_both_places(selection)
         ways = [row.in_place]
         if is_either:

@@ -16,6 +16,7 @@ from sley.cli.options import (
     Selection,
     common_options,
     plan_options,
+    same_bits_option,
     size_options,
 )
 from sley.cli.output import (
@@ -30,7 +31,9 @@ from sley.cli.output import (
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
+    check_same_bits,
     choosing_for,
+    in_order,
     is_compiled,
     is_compiled_for_runtime,
     plan_and_file,
@@ -53,6 +56,7 @@ from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
 @plan_options
 @size_options("64M")
 @simulation_options
+@same_bits_option
 @click.option(
     "--target",
     type=RuntimeName(MESSAGE_TARGETS),
@@ -76,6 +80,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     selection: Selection,
     sizes: list[int],
     simulating: Simulating,
+    same_bits: bool,
     target: str | None,
     what_if_: bool,
     reports: Reports,
@@ -93,9 +98,13 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     if trace_file is not None:
         check_folder(trace_file)
     selection = choosing_for(selection, sizes)
+    if same_bits and not is_nccl(selection):
+        selection = in_order(selection)
     executions = bool(reports or trace_file)
     named = _simulate(selection, sizes, simulating, phases, target=target, executions=executions)
     names, simulations = [name for name, _ in named], [one for _, one in named]
+    for one in {id(s.plan): s for s in simulations}.values() if same_bits else ():
+        check_same_bits(one.plan, one.topology.node)
     changes: list[WhatIf] = []
     if what_if_:
         with phases("simulating changes"):

@@ -33,15 +33,17 @@ from sley.errors.language import L120
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.formats.files import check
 from sley.formats.plan_file import portable_path
+from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, IntArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import Schedule
 from sley.lang import schedules
 from sley.model.simulation.routes import ConnectionRoutes
 from sley.topologies import link_rings, look_up
+from sley.verification import SumOrder
 from sley.verification import verify as prove
 
 T = TypeVar("T")
@@ -157,6 +159,21 @@ def prefer_in_place(selection: Selection) -> Selection:
     if supports_both_places(selection) and selection.in_place is None:
         return replace(selection, in_place=True)
     return selection
+
+
+def in_order(selection: Selection) -> Selection:
+    """The selection for --same-bits: an algorithm that can sum in one order does."""
+    if "in_order" in selection.arguments or not takes(selection, "in_order"):
+        return selection
+    return replace(selection, arguments={**selection.arguments, "in_order": True})
+
+
+def check_same_bits(plan: Plan | OneSidedPlan, node: LongArray | IntArray) -> None:
+    """Refuses a plan whose sums have another order than --same-bits wants. node: of each rank, and
+    maybe of further ones. Errors: N658."""
+    own = node[: plan.collective.ranks]
+    hosts = [np.flatnonzero(own == one).tolist() for one in np.unique(own)]
+    SumOrder.of(plan).check(hosts, plan.name)
 
 
 def choosing_for(selection: Selection, sizes: list[int]) -> Selection:

@@ -96,6 +96,7 @@ class DeviceOpening:
                 devices=limits,
                 plan_dir=settings.plan_dir,
                 cache=settings.use_cache,
+                same_bits=settings.same_bits,
             )
             folder = settings.plan_dir
             unfit = None if folder is None else self.device.read_code(Path(folder))

@@ -56,7 +56,7 @@ def link_tables(
     limits = DeviceLimits(
         has_lines=key.has_lines, is_one_device=key.is_one_device, max_blocks=key.most_blocks
     )
-    plans = Plans(Hosts.of([""] * ranks), devices=limits)
+    plans = Plans(Hosts.of([""] * ranks), devices=limits, same_bits=key.same_bits)
     table = CallTable.of(plans, ranks, lambda kind: () if kind == BARRIER else (None,))
     settings = Settings()
     layout = layout_of(
@@ -119,17 +119,18 @@ def _kernels(
             yield number, dtype.number, int(variant.reduce_op), scales, name_of(text)
 
 
-def machine_keys(ranks: int) -> list[native.LinkKey]:
+def machine_keys(ranks: int, *, same_bits: bool) -> list[native.LinkKey]:
     """The keys of communicators of so many ranks on this machine's GPUs, each with as many ranks as
-    the others, or with all where there is only one. Errors: K501, K510."""
+    the others, or with all where there is only one. same_bits: whether all sums have one order.
+    Errors: K501, K510."""
     gpus = range(CudaDevice.count())
     multiprocessors = min(map(native.CudaDevice.multiprocessors_of, gpus))
     blocks = max(1, min(multiprocessors // -(-ranks // len(gpus)), DeviceLimits.max_blocks))
     if ranks == 1 or len(gpus) == 1:
-        return [native.LinkKey(ranks, True, True, blocks)]
+        return [native.LinkKey(ranks, True, True, blocks, same_bits)]
     pairs = starmap(native.CudaDevice.is_line_carried, permutations(gpus, 2))
     # If only some links carry lines, ranks may be on GPUs with these alone.
-    return [native.LinkKey(ranks, way, False, blocks) for way in {*pairs}]
+    return [native.LinkKey(ranks, way, False, blocks, same_bits) for way in {*pairs}]
 
 
 def section() -> str:

@@ -89,6 +89,7 @@ def _plans(rendezvous: Rendezvous, tuner: Tuner, settings: Settings, name: str) 
         cache=settings.use_cache,
         policy=policy,
         problems=problems,
+        same_bits=settings.same_bits,
     )
     if settings.plan_dir_strict and plans.folder_problems:
         raise SleyError(list(plans.folder_problems))

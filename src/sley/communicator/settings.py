@@ -54,6 +54,8 @@ class Settings:
         plans are kept on disk.
     tuner: the file of a policy, which is used if all ranks have it. explore: the most of a call's
         repetitions that may try the policy's alternatives, as a fraction; at most 0.1, 0: none.
+    same_bits: whether all sums have one order (`SumOrder`), so that the bits of an element depend
+        neither on the size of a call nor on the element's place in it.
     """
 
     timeout_s: float | None = None
@@ -68,6 +70,7 @@ class Settings:
     use_cache: bool = True
     tuner: str | os.PathLike[str] | None = None
     explore: float = 0.0
+    same_bits: bool = False
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None:
@@ -82,7 +85,7 @@ class Settings:
             raise _bad("tuner", "as the path of a file", self.tuner)
         if not is_real(self.explore) or not 0 <= self.explore <= _MOST_EXPLORE:
             raise _bad("explore", f"as a number from 0 to {_MOST_EXPLORE}", self.explore)
-        for name in ("cma", "plan_dir_strict", "use_cache"):
+        for name in ("cma", "plan_dir_strict", "use_cache", "same_bits"):
             flag = getattr(self, name)
             if not isinstance(flag, bool):
                 raise _bad(name, "as True or False", flag)
@@ -93,7 +96,7 @@ class Settings:
     def from_environment(cls, **settings: Any) -> Settings:
         """The given settings; the others come from the environment: SLEY_TIMEOUT_S, SLEY_CMA,
         SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR, SLEY_PLAN_DIR_STRICT, SLEY_TUNER,
-        SLEY_EXPLORE."""
+        SLEY_EXPLORE, SLEY_SAME_BITS."""
         _log_misspelt()
         found: dict[str, Any] = {}
         for name, read in _READERS.items():
@@ -115,6 +118,7 @@ class Settings:
             "channels": str(self.channels),
             "copies": self.copies.value,
             "network": self.network.value,
+            "same_bits": str(self.same_bits),
         }
 
 
@@ -152,6 +156,8 @@ def _number(name: str, text: str, expected: str) -> float:
         raise _bad(name, expected, text) from None
 
 
+SAME_BITS = "SLEY_SAME_BITS"
+
 _READERS: Mapping[str, Callable[[str, str], object]] = {
     "SLEY_TIMEOUT_S": partial(_number, expected="as a number of seconds"),
     "SLEY_CMA": read_flag,
@@ -161,6 +167,7 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "SLEY_PLAN_DIR_STRICT": read_flag,
     "SLEY_TUNER": lambda _, file: file,
     "SLEY_EXPLORE": partial(_number, expected="as a fraction"),
+    SAME_BITS: read_flag,
 }
 """What reads a variable, which has the name of its field of `Settings`, from its text."""
 

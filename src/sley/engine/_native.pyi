@@ -537,7 +537,7 @@ class PlanTables:
 class LinkKey:
     """What decides the plans of a communicator on devices."""
 
-    def __init__(self, ranks: int, has_lines: bool, is_one_device: bool, most_blocks: int) -> None: ...
+    def __init__(self, ranks: int, has_lines: bool, is_one_device: bool, most_blocks: int, same_bits: bool = False) -> None: ...
 
     @property
     def ranks(self) -> int: ...
@@ -550,6 +550,9 @@ class LinkKey:
 
     @property
     def most_blocks(self) -> int: ...
+
+    @property
+    def same_bits(self) -> bool: ...
 
     def file_name(self) -> str:
         """The name of the file with its tables."""

@@ -57,3 +57,12 @@ N655 = Rule(
     instead="Name a folder of your own in SLEY_CACHE_DIR, or remove the rights of others (chmod "
     "go-w).",
 )
+N658 = Rule(
+    "N658 no-plan-in-order",
+    what="With same_bits there is no plan that sums in the one order, or another plan is given.",
+    why="Bits of sums depend on their order. With same_bits all plans that sum have one: of each "
+    "host the ranks one after another, then the hosts' sums. It is proven of every plan.",
+    example="settings = Settings(same_bits=True)  # on 100 ranks of a host",
+    instead="Leave same_bits out, or write an algorithm with that order: `sley verify --order` "
+    "shows a plan's.",
+)

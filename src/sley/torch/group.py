@@ -23,6 +23,7 @@ from sley.communicator import Settings, TorchStore
 from sley.communicator.endpoint import Endpoint
 from sley.communicator.selection.plans import Plans
 from sley.errors.calls import N627
+from sley.errors.selection import N658
 from sley.errors.torch import B903
 from sley.ir.words import is_integer
 from sley.torch import nccl
@@ -333,7 +334,7 @@ def create(options: Any, given: Any) -> Any:
 
     given: the user's `pg_options`: Settings, or those of PyTorch's backend for NCCL. The settings'
         timeout, or that of the environment, applies if PyTorch's is its default.
-    Errors: B903, B909, and those of a new communicator.
+    Errors: B903, B909, N658, and those of a new communicator.
     """
     settings = given if isinstance(given, Settings) else Settings.from_environment()
     timeout = options.timeout
@@ -347,6 +348,12 @@ def create(options: Any, given: Any) -> Any:
         raise B903.error(expected="sley for cpu or cuda", found=f"for {', '.join(unserved)}")
     if "cuda" in own:
         nccl.check_in_place()
+        if settings.same_bits and not Settings.from_environment().same_bits:
+            raise N658.error(
+                expected="SLEY_SAME_BITS=1 for CUDA tensors, which sley's library reads",
+                found="same_bits in pg_options alone",
+                remedy="Set it before `sley exec`.",
+            )
     if "cpu" not in own:
         more = {"ranks": ranks, "name": name, "timeout": timeout, "given": given}
         alone = len(backends) == 1

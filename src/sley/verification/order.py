@@ -9,14 +9,15 @@ themselves; a switch combines in an order of its own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
 from sley.errors import Place, counted, span_texts
+from sley.errors.selection import N658
 from sley.ir.collective import Collective
 from sley.ir.connections import Messages
 from sley.ir.one_sided import OneSidedPlan
@@ -167,6 +168,23 @@ class SumOrder:
         """Whether every sum has the same order, which is fixed: bits depend neither on the place of
         an element nor on the rank."""
         return len(set(self.tree.tolist())) <= 1 and self.is_fixed
+
+    def follows(self, hosts: Sequence[Sequence[int]]) -> bool:
+        """Whether every sum has the order of these hosts: of each host the ranks one after another,
+        then of the hosts the sums."""
+        trees = self.trees
+
+        def chain(parts: Sequence[int]) -> int:
+            return reduce(lambda one, other: trees.number((one, other), NONE), parts)
+
+        return set(self.tree.tolist()) <= {chain([chain(members) for members in hosts])}
+
+    def check(self, hosts: Sequence[Sequence[int]], origin: str) -> None:
+        """Refuses a plan that doesn't follow these hosts. Errors: N658."""
+        if not self.follows(hosts):
+            members = " and ".join(spell_ranks([*one]) for one in hosts)
+            expected, found = f"sums of {members} in this order", str(self).split("\n")[0]
+            raise N658.error(at=Place(origin), expected=expected, found=found)
 
     @property
     def is_shared(self) -> bool:

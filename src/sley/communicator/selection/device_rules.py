@@ -9,12 +9,14 @@ import hashlib
 import json
 import pickle
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sley.algorithms import CATALOG, build
 from sley.communicator.selection.kinds import CALLS
+from sley.communicator.selection.ready_plans import Capacity, check_order
 from sley.errors import SleyError, counted
 from sley.errors.aside import fork_safe
 from sley.ir.plan_table import PlanRow, Recipe
@@ -104,37 +106,53 @@ _LOCK = fork_safe(threading.Lock())
 
 
 def device_rows(
-    kind: str, ranks: int, limits: DeviceLimits, *, disk: bool, either_place: bool = False
+    kind: str,
+    ranks: int,
+    limits: DeviceLimits,
+    *,
+    disk: bool,
+    either_place: bool = False,
+    in_order: bool = False,
 ) -> list[PlanRow]:
     """What runs for a kind of call: rows without place and root, by ascending ends of sizes; the
     last one has no end. Plans for root 0 are compared, for all roots.
 
     disk: whether the result of the search is kept in the cache on disk. either_place: compares
     only algorithms whose plans can be right in either place (`places`), by those out of place;
-    otherwise all, by those in place. Errors: those of `sley.choose`; C305 or C301 if the machine
-    has too few GPUs or links for every algorithm.
+    otherwise all, by those in place. in_order: compares only algorithms that sum in the order of
+    the ranks. Errors: those of `sley.choose`; C305 or C301 if the machine has too few GPUs or links
+    for every algorithm, N658 if none sums in this order.
     """
     with _LOCK:  # one is enough for ranks that are threads
-        return _rows(CALLS[kind].name, ranks, limits, disk, either_place)
+        return _rows(CALLS[kind].name, ranks, limits, disk, either_place, in_order)
 
 
 @cache
 def _rows(
-    collective: str, ranks: int, limits: DeviceLimits, disk: bool, either_place: bool
+    collective: str,
+    ranks: int,
+    limits: DeviceLimits,
+    disk: bool,
+    either_place: bool,
+    in_order: bool,
 ) -> list[PlanRow]:
     from sley.communicator.selection.plan_cache import cached_choice
 
     machine = limits.machine(ranks)
 
     def found() -> str:
-        return json.dumps(_found(collective, ranks, limits, machine, either_place))
+        programs = {
+            how: _programs(collective, ranks, machine, how if either_place else None, in_order)
+            for how in (Allocation.INSTANCE, Allocation.CONNECTION)
+        }
+        return json.dumps(_found(programs, limits, machine))
 
-    state = hashlib.sha256(pickle.dumps((limits, machine, either_place))).hexdigest()
+    state = hashlib.sha256(pickle.dumps((limits, machine, either_place, in_order))).hexdigest()
     request = f"{collective} {ranks} {state}"
     rows = json.loads(cached_choice(request, found) if disk else found())
     return [
         PlanRow(
-            Recipe(name, {"ranks": ranks}, options),
+            Recipe(name, _arguments(name, ranks, in_order), options),
             SizeRange(0, end),
             note=note,
             refused=tuple(refused),
@@ -144,15 +162,12 @@ def _rows(
 
 
 def _found(
-    collective: str, ranks: int, limits: DeviceLimits, machine: Topology, either_place: bool
+    programs: Mapping[Allocation, list[Program]], limits: DeviceLimits, machine: Topology
 ) -> list[tuple[object, ...]]:
-    """For each row the algorithm, its options, the last size, the note, and what was refused."""
+    """For each row the algorithm, its options, the last size, the note, and what was refused.
+    programs: the compared ones, by the allocation of blocks."""
     from sley.compiler import choose
 
-    programs = {
-        how: _programs(collective, ranks, machine, how if either_place else None)
-        for how in (Allocation.INSTANCE, Allocation.CONNECTION)
-    }
     choices: list[Choice] = []
     most = limits.max_blocks if limits.is_one_device else _MOST_INSTANCES
     for sizes in _COMPARED:
@@ -206,29 +221,43 @@ def _refused(choice: Choice) -> list[str]:
     return [f"{other.algorithm} ({made}): {by} at {size_text(other.size_bytes)}, by the model"]
 
 
+def _arguments(name: str, ranks: int, in_order: bool) -> dict[str, Any]:
+    can_be = in_order and "in_order" in CATALOG[name].parameters
+    return {"ranks": ranks, **({"in_order": True} if can_be else {})}
+
+
 def _programs(
-    collective: str, ranks: int, machine: Topology, either_place: Allocation | None
+    collective: str,
+    ranks: int,
+    machine: Topology,
+    either_place: Allocation | None,
+    in_order: bool,
 ) -> list[Program]:
     """The algorithms for a collective that the machine links, without those for switches: with a
     process for each rank no switch runs them.
 
     either_place: an allocation whose plans must be right in either place, or None. Blocks that send
-    to all peers before they receive make more of them right. Errors: as `device_rows`.
+    to all peers before they receive make more of them right. in_order, errors: as `device_rows`.
     """
     from sley.communicator.selection.places import in_either_place
     from sley.compiler import compile
     from sley.compiler.passes.links import check_links
 
+    order = Capacity(ranks, order=(tuple(range(ranks)),) if in_order else None)
     found: list[Program] = []
     problems: list[SleyError] = []
     for one in CATALOG.values():
         if one.collective != collective or "ranks" not in one.parameters:
             continue
         try:
-            program = build(one.name, ranks=ranks, in_place=either_place is None)
+            arguments = _arguments(one.name, ranks, in_order) | {"in_place": either_place is None}
+            program = build(one.name, **arguments)
             check_links(program, machine)
             if either_place is not None:
                 in_either_place(compile(program, allocate=either_place))
+            for root in range(ranks if "root" in one.parameters else 1) if in_order else ():
+                own = arguments | ({"root": root} if root else {})
+                check_order(compile(build(one.name, **own)), order, one.name)
         except SleyError as problem:  # of an algorithm for other numbers of ranks too
             problems.append(problem)
         else:

@@ -27,6 +27,7 @@ from sley.communicator.selection.ready_plans import (
     PlanFolder,
     ReadyPlan,
     check_input,
+    check_order,
     prove,
 )
 from sley.communicator.stats import logger
@@ -112,6 +113,8 @@ class Plans:
     plan_dir: a folder of user plans (SLEY_PLAN_DIR), or None.
     cache: whether compiled plans are kept on disk.
     policy: what a tuner has learned on these hosts, or None. All ranks have the same.
+    same_bits: whether all plans that sum have the order of the hosts (`SumOrder.follows`); only a
+        plan that a call brings may have another.
 
     problems: problems of the files of `plan_dir`, of the cache and of the policy, which are then
     not used. Those of the policy's plans are added when a call needs the plan.
@@ -135,14 +138,21 @@ class Plans:
         cache: bool = True,
         policy: Policy | None = None,
         problems: Sequence[Diagnostic] = (),
+        same_bits: bool = False,
     ) -> None:
         self._hosts = hosts
         self._devices = devices
         self._policy = policy
-        self._capacity = Capacity(len(hosts.host), slots, channels)
+        if same_bits and devices is None:
+            from sley.communicator.selection.rules import check_same_bits
+
+            check_same_bits(hosts)
+        order = hosts.members if same_bits else None
+        self._capacity = Capacity(len(hosts.host), slots, channels, order)
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool | None, int], _KindTable] = {}
         self._plans = dict[str, _Made]() if devices is None else _OF_DEVICES
+        self._in_order: set[str] = set()
         self._making = nullcontext() if devices is None else _MAKING
         self.on_registration: Callable[[], None] | None = None
         self._given: dict[int, ReadyPlan] = {}
@@ -265,7 +275,8 @@ class Plans:
         them; by default such a source is used in place and out of place if it can be.
 
         Returns a line for each plan. Errors: F404, F550, N651 (always on devices), N652, N654,
-        S702, F454, R514, and those of the source, the compiler and the proof; then nothing changes.
+        N658, S702, F454, R514, and those of the source, the compiler and the proof; then nothing
+        changes.
         """
         from sley.communicator.selection.user_plans import user_plans
         from sley.compiler import Options
@@ -375,6 +386,7 @@ class Plans:
                 root=root,
                 limits=self._devices,
                 disk=self._use_cache,
+                same_bits=self._capacity.order is not None,
             )
             rows = (*(one.row for one in user), *tuned, *library)
             # Between two borders of any of them the same one comes first, so it tells for all.
@@ -488,6 +500,9 @@ class Plans:
                 if len(self._plans) >= _MOST_PLANS:
                     self._plans.clear()
                 self._plans[key] = made
+            if key not in self._in_order:  # of devices, another communicator has made it
+                check_order(made[0], self._capacity, recipe.name)
+                self._in_order.add(key)
         plan, origin, own = made
         if recipe.tile != 1:  # the ranks must agree on the tile too
             own = hashlib.sha256(own + repr(recipe.tile).encode()).digest()[: len(own)]

@@ -21,12 +21,13 @@ from sley.ir.tables import NONE
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a plan must fit: the number of ranks, and the slots and channels of connections (None:
-    any number)."""
+    """What a plan must fit: the number of ranks, the slots and channels of connections (None: any
+    number), and the order of sums by hosts (None: any order)."""
 
     ranks: int
     slots: int | None = None
     channels: int | None = None
+    order: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,15 @@ def check_capacity(plan: Plan, capacity: Capacity, origin: str) -> None:
                 expected=f"at most {available} {word}, as the connections have",
                 found=f"{needed} {word}",
             )
+
+
+def check_order(plan: Plan, capacity: Capacity, origin: str) -> None:
+    """Refuses a proven plan whose sums have another order than the communicator's. Errors: N658."""
+    if capacity.order is None:
+        return
+    from sley.verification import SumOrder
+
+    SumOrder.of(plan).check(capacity.order, origin)
 
 
 def prove(plan: Plan, capacity: Capacity, origin: str, *, is_proven: bool = False) -> None:

@@ -14,6 +14,7 @@ from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.device_rules import DeviceLimits, device_rows
 from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS, check_call, collective_of
+from sley.errors.selection import N658
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import ALL_SIZES, SizeRange
@@ -32,6 +33,10 @@ _TWO_STAGES = (
 )
 """Two stages in separate blocks: the first stage of a tile doesn't wait for the second stage of the
 tile before."""
+
+
+_IN_ORDER = ("two-level-allreduce", "two-level-reducescatter", "two-level-reduce")
+"""Algorithms that can sum in one order."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class RankGroup:
 
     hosts: Hosts
     limits: Limits
+    same_bits: bool = False
 
     @property
     def ranks(self) -> int:
@@ -114,7 +120,10 @@ class RankGroup:
         """An algorithm up to a size, the reason for it and those against others. pulled: messages
         are read in place where the buffers are shared, instead of passing through slots."""
         if name.startswith("two-level-"):
-            arguments: dict[str, Any] = {"hosts": self.hosts.members}
+            all_as_one = (tuple(range(self.ranks)),)
+            members = all_as_one if self.is_flat else self.hosts.members
+            arguments: dict[str, Any] = {"hosts": members}
+            arguments |= {"in_order": True} if self.same_bits and name in _IN_ORDER else {}
         elif name in _GRIDS:
             arguments = {"nodes": self.hosts.count, "gpus": self.largest}
         else:
@@ -141,15 +150,16 @@ class RankGroup:
 def _all_reduce(group: RankGroup) -> list[PlanRow]:
     limits = group.limits
     if group.is_flat and group.is_mesh:
+        pairs = f"{'rank-order' if group.same_bits else 'all-pairs'}-allreduce"
         return [
             group.row(
                 "one-step-allreduce",
                 "small: one step, in which each rank reads the data of all others",
-                "all-pairs-allreduce: two steps, whose latency would dominate",
+                f"{pairs}: two steps, whose latency would dominate",
                 end=limits.one_step_bytes // (group.ranks - 1),
             ),
             group.row(
-                "all-pairs-allreduce",
+                pairs,
                 "each rank reduces its part and reads the others: the fewest bytes, in two steps",
                 "one-step-allreduce: each rank would read the whole data of all others",
                 f"ring-allreduce: {2 * (group.ranks - 1)} steps for the same bytes",
@@ -212,7 +222,8 @@ def _all_gather(group: RankGroup) -> list[PlanRow]:
 def _reduce_scatter(group: RankGroup) -> list[PlanRow]:
     if group.is_flat and group.is_mesh:
         reason = "each rank reads its part from all others and reduces it, in one step"
-        return group.two_ways("all-pairs-reducescatter", reason)
+        pairs = f"{'one-step' if group.same_bits else 'all-pairs'}-reducescatter"
+        return group.two_ways(pairs, reason)
     if group.is_mesh:
         reason = "hosts reduce first, so each part crosses the network once from each host"
         refused = "all-pairs-reducescatter: every rank would send its parts over the network"
@@ -273,6 +284,9 @@ def _reduce(group: RankGroup) -> list[PlanRow]:
         "large: each rank adds its data to what arrives and sends it on: the fewest copies",
         "all-pairs-reduce: stages every rank's data, and the results once more",
     )
+    if group.same_bits:  # a root that reads all data adds its own first
+        reason = "each rank reduces its part in order, and the root reads the results"
+        return group.two_ways("two-level-reduce", reason)
     if not group.is_mesh:
         tree = _tree(group, "reduce")
         return [tree, chain] if group.hosts.count == 1 else [replace(tree, sizes=ALL_SIZES)]
@@ -345,6 +359,14 @@ def default_program(recipe: Recipe) -> Program:
     return build(recipe.name, **arguments)
 
 
+def check_same_bits(hosts: Hosts) -> None:
+    """Refuses hosts on which no plan of the library adds in the order of the ranks. Errors:
+    N658."""
+    group = RankGroup(hosts, Limits())
+    if not group.is_mesh:
+        raise N658.error(expected="few enough ranks for same_bits", found=group.too_many)
+
+
 def default_rows(
     kind: str,
     hosts: Hosts,
@@ -353,15 +375,17 @@ def default_rows(
     root: int = 0,
     limits: Limits | DeviceLimits | None = None,
     disk: bool = False,
+    same_bits: bool = False,
 ) -> tuple[PlanRow, ...]:
     """What the library runs for a kind of call on these hosts: rows of a table, with ranges of
     sizes without gaps, ascending; the last one has no end.
 
     in_place: None for plans that shall be right in either place (`places`), of kinds that can be.
-    limits: for ranks on processors, or on devices. disk: as for `device_rows`. Errors: N650, and
-    those of `device_rows`.
+    limits: for ranks on processors, or on devices. disk: as for `device_rows`. same_bits: only
+    plans that sum in the order of the hosts (`check_same_bits`). Errors: N650, and those of
+    `device_rows`.
     """
-    group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits())
+    group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits(), same_bits)
     check_call(kind, group.ranks, 0, root)
     varies = CALLS[kind].varies
     if varies or kind == ALL_TO_ALL:
@@ -374,7 +398,9 @@ def default_rows(
         common.pop("root", None)
     elif isinstance(limits, DeviceLimits) and not varies:
         either = in_place is None
-        found = device_rows(kind, group.ranks, limits, disk=disk, either_place=either)
+        found = device_rows(
+            kind, group.ranks, limits, disk=disk, either_place=either, in_order=same_bits
+        )
     else:
         found = RULES[kind](group)
     rows, begin = [], 0

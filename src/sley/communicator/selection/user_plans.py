@@ -23,6 +23,7 @@ from sley.communicator.selection.ready_plans import (
     ReadyPlan,
     check_capacity,
     check_input,
+    check_order,
     prove,
 )
 from sley.compiler import Options, compile
@@ -48,8 +49,8 @@ def user_plans(source: UserSource, row: PlanRow, capacity: Capacity) -> list[Rea
 
     source: a plan, a program, or what `sley.load` opens: an algorithm gets the number of ranks.
     row: what the user requests, and the arguments and options.
-    Errors: F404, F550, N651, N652, N654, S702, F454, and those of the source, the compiler and the
-    proof.
+    Errors: F404, F550, N651, N652, N654, N658, S702, F454, and those of the source, the compiler
+    and the proof.
     """
     if isinstance(source, (Plan, Program)):
         named = replace(row, recipe=replace(row.recipe, name=source.name))
@@ -119,8 +120,8 @@ def _make(maker: Maker, row: PlanRow, *, ranks: int | None) -> _Loaded:
 
 
 def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> ReadyPlan:
-    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, S702, F454, C3xx,
-    V2xx."""
+    """Compiles or proves a plan, and checks that it fits. Errors: N651, N652, N658, S702, F454,
+    C3xx, V2xx."""
     started, c, origin = time.perf_counter(), loaded.collective, row.recipe.name
     if c.varies and row.sizes != ALL_SIZES:
         raise S702.error(
@@ -148,6 +149,7 @@ def _user_plan(loaded: Plan | Program, row: PlanRow, capacity: Capacity) -> Read
     else:
         plan = loaded
         prove(plan, capacity, origin)
+    check_order(plan, capacity, origin)
     check_input(plan, origin)
     return ReadyPlan.of(plan, row, "registered", started)
 

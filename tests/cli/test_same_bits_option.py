@@ -1,0 +1,79 @@
+"""--same-bits: only plans whose sums have one order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sley
+from sley.cli import main
+from sley.verification import SumOrder
+
+FEW = ("--protocol", "Simple", "--schedule", "msccl", "--instances", "1", "--channels", 1)
+
+
+def command(*words: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, words), "--same-bits"])
+
+
+def test_choose_takes_algorithms_of_the_order(tmp_path: Path) -> None:
+    sizes = ("-b", "1K", "-e", "16M", "-f", 128)
+    result = command(
+        "choose", "allreduce", "--topology", "2x2", *FEW, *sizes, "-o", tmp_path / "plans"
+    )
+    assert "ring-allreduce" in result.stderr
+    files = sorted((tmp_path / "plans").glob("*.xml"))
+    assert len(files) > 1
+    for file in files:
+        assert SumOrder.of(sley.load(file)).follows([[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+    "words", [("choose", "ring-allreduce", *FEW), ("simulate", "ring-allreduce")]
+)
+def test_other_orders_are_refused(words: tuple[object, ...]) -> None:
+    result = command(*words, "--topology", "1x4", "-b", "1M")
+    assert result.exit_code == 1
+    assert "N658" in result.stderr
+    assert "sums of ranks 0-3 in this order" in result.stderr
+
+
+def test_simulate_sums_in_order_where_the_algorithm_can() -> None:
+    words = ("simulate", "two-level-allreduce", "--topology", "2x2", "--json")
+    in_order = json.loads(command(*words).stdout)["simulations"][0]
+    plain = json.loads(CliRunner().invoke(main, words).stdout)["simulations"][0]
+    assert in_order["time_us"] != plain["time_us"]
+    # NCCL's choice is a ring.
+    assert "N658" in command("simulate", "nccl-allreduce", "--topology", "2x2").stderr
+
+
+def packaged(folder: Path, target: str, row: str) -> Result:
+    (folder / "table.toml").write_text(f"[[plans]]\n{row}\nin_place = true\n")
+    return command("package", folder / "p", "--table", folder / "table.toml", "--target", target)
+
+
+@pytest.mark.parametrize("target", ["sley", "rccl", "mscclpp-python"])
+@pytest.mark.parametrize(
+    ("row", "is_refused"),
+    [
+        ('what = "rank-order-allreduce"\nranks = 4', False),
+        ('what = "two-level-allreduce"\nnodes = 2\ngpus = 2', False),
+        ('what = "multi-tree-allreduce"\nnodes = 1\ngpus = 4', False),
+        ('what = "all-pairs-allreduce"\nranks = 4', True),
+    ],
+)
+def test_a_package_has_one_order(target: str, row: str, is_refused: bool, tmp_path: Path) -> None:
+    result = packaged(tmp_path, target, row)
+    assert ("N658" in result.stderr) == is_refused, result.output
+    assert (tmp_path / "p").exists() != is_refused
+
+
+def test_a_copied_plan_is_proven_too(tmp_path: Path) -> None:
+    for name, is_refused in (("all-pairs-allreduce", True), ("rank-order-allreduce", False)):
+        program = sley.algorithms.build(name, ranks=4, in_place=True)
+        sley.save(sley.compile(program, fusion=False), tmp_path / "x.json", target="mscclpp")
+        result = packaged(tmp_path, "mscclpp-python", f'what = "{tmp_path / "x.json"}"')
+        assert ("N658" in result.stderr) == is_refused, result.output

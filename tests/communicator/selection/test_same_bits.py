@@ -1,0 +1,97 @@
+"""Plans whose sums have one order: elements have the same bits at every size and place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sley
+from sley.algorithms import TwoLevel
+from sley.communicator.rendezvous.hosts import Hosts
+from sley.communicator.selection.device_rules import DeviceLimits
+from sley.communicator.selection.kinds import CALLS
+from sley.communicator.selection.plans import Plans
+from sley.errors import SleyError
+from sley.ir.sizes import SizeRange
+from sley.verification import SumOrder
+from support.generators.examples import examples
+from support.inputs.policies import policy_of
+from support.processes.call_cases import hosts_of, some_hosts
+from support.processes.rank_threads import execute
+
+COUNTS = (16, 50, 40_000)
+"""Elements of a block, for plans of small and of large calls."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@given(hosts=some_hosts(), in_place=st.booleans(), data=st.data())
+@examples(30)
+def test_all_plans_sum_in_one_order(hosts: Hosts, in_place: bool, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from([kind for kind, row in CALLS.items() if not row.varies]))
+    root = data.draw(st.integers(0, len(hosts.host) - 1)) if CALLS[kind].roles else 0
+    made = Plans(hosts, cache=False, same_bits=True)
+    for _, ready in made.table(kind, in_place=in_place, root=root):
+        order = SumOrder.of(ready.plan)
+        assert order.follows(hosts.members)
+        assert order.is_one
+
+
+@pytest.mark.parametrize("hosts", [hosts_of(5), hosts_of(3, 2), Hosts.of("abaab")], ids=str)
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "reduce"])
+def test_an_element_has_the_same_bits_in_calls_of_all_sizes(kind: str, hosts: Hosts) -> None:
+    ranks, random = 5, np.random.default_rng(3)
+    parts = ranks if kind == "reduce_scatter" else 1
+    values = random.standard_normal((ranks, parts, max(COUNTS)))
+    values *= 10.0 ** random.integers(-4, 5, values.shape)
+    found: dict[bool, list[bytes]] = {}
+    names = set()
+    for same_bits in (True, False):
+        made, found[same_bits] = Plans(hosts, cache=False, same_bits=same_bits), []
+        for count in COUNTS:
+            plan = made.find(kind, 4 * parts * count).plan
+            # A call's last elements are those of the largest one.
+            given = values[:, :, -count:].astype(np.float32).reshape(ranks, -1)
+            results = execute(plan, list(given), count=count, reduce_op=sley.ReduceOp.SUM)
+            found[same_bits].append(results[0][-min(COUNTS) :].tobytes())
+            names |= {plan.name} if same_bits else set()
+    assert len(set(found[True])) == 1
+    assert len(names) == (1 if kind != "all_reduce" else 2)
+    assert kind != "all_reduce" or len(set(found[False])) > 1
+
+
+def test_other_orders_are_refused(tmp_path: Path) -> None:
+    hosts = hosts_of(3, 1)
+    program = TwoLevel([[0, 2, 1], [3]]).one_step_allreduce(in_place=True)
+    made = Plans(hosts, cache=False, same_bits=True)
+    with pytest.raises(SleyError, match=r"N658.*\n.*sums of ranks 0-2 and rank 3 in this order"):
+        made.register(program)
+    assert made.find("all_reduce", 100, in_place=True).plan.name == "two-level-one-step-allreduce"
+    made.register(TwoLevel(hosts.members).one_step_allreduce(in_place=True), min_bytes="1M")
+    assert made.find("all_reduce", 1 << 20, in_place=True).origin == "registered"
+    sley.save(sley.compile(program), tmp_path / "x.plan")
+    read = Plans(hosts, cache=False, same_bits=True, plan_dir=tmp_path)
+    assert [problem.code for problem in read.folder_problems] == ["N658"]
+    tuned = Plans(hosts_of(4), cache=False, same_bits=True, policy=policy_of(4))
+    assert tuned.find("all_reduce", 1 << 20).plan.name == "rank-order-allreduce"
+    assert "N658" in str(tuned.problems[0])
+    with pytest.raises(SleyError, match=r"N658.*\n.*few enough ranks for same_bits"):
+        Plans(hosts_of(17), cache=False, same_bits=True)
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "reduce"])
+def test_plans_on_devices_sum_in_the_order_of_the_ranks(kind: str) -> None:
+    limits = DeviceLimits(is_one_device=True)
+    made = Plans(hosts_of(3), devices=limits, cache=False, same_bits=True)
+    for root in range(3 if CALLS[kind].roles else 1):
+        for place in made.places(kind):
+            found = made.table(kind, in_place=place, root=root)
+            assert found[-1][0] == SizeRange(found[-1][0].begin_bytes, None)
+            assert all(SumOrder.of(ready.plan).follows([range(3)]) for _, ready in found)
