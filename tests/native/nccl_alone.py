@@ -232,10 +232,14 @@ def a_failed_launch_ends_all_ranks() -> None:
     """At once, not after the time for which ranks wait for late ones."""
     comms, state = (Pointer * 2)(), ctypes.c_int(SUCCESS)
     assert library.ncclCommInitAll(comms, 2, None) == SUCCESS, last_error()
+    memory = []
+    for rank in range(2):  # before the calls: to allocate waits for kernels
+        use(rank)
+        memory.append(allocated(4096))
     expected = {1: SUCCESS, 0: CUDA_ERROR}
     for rank, result in expected.items():
         use(rank)
-        at, size = allocated(4096), ctypes.c_size_t(COUNT)
+        at, size = memory[rank], ctypes.c_size_t(COUNT)
         driver.fake_fail(b"cuLaunchKernelEx", OUT_OF_MEMORY if result else 0)
         comm = Pointer(comms[rank])
         assert library.ncclAllReduce(at, at, size, FLOAT, SUM, comm, None) == result

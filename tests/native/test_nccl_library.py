@@ -138,7 +138,7 @@ def test_communicators_of_threads(sanitizers: str, test: str) -> None:
 
 
 def test_the_log_says_why_a_rank_has_nccl_alone() -> None:
-    log = check_ranks("address", "agreement", NCCL_DEBUG="INFO")
+    log = check_ranks("thread", "agreement", NCCL_DEBUG="INFO")
     for rank, why in (
         ("2 of 3", "sley runs its collectives, sends and receives, NCCL 2.29.7 other calls"),
         (

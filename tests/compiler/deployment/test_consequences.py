@@ -33,6 +33,7 @@ OF_NO_FILE = (
     "F425",
     "F426",
     "F506",
+    "N658",
 )
 """Problems of a call of sley, of writing a file, or of which files of a folder are read."""
 
