@@ -37,8 +37,10 @@ from support.devices.native_programs import (
 from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, variables
 
 CASES = TESTS / "nccl_cases.py"
-OF_FORKS = {"ASAN_OPTIONS": "detect_leaks=0"}
-"""Who is forked has what other threads of its parent had."""
+OF_FORKS = {
+    "TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0:report_thread_leaks=0:atexit_sleep_ms=0"
+}
+"""Who is forked has what other threads of its parent had; by default each sleeps for a second."""
 
 NOT_EXPORTED = {"CftBarrierCreateRequirement"}
 """Declared by NCCL 2.31, but not among its library's exports."""
@@ -159,7 +161,7 @@ def test_the_log_says_why_a_rank_has_nccl_alone() -> None:
 
 def test_communicators_after_a_fork_and_an_exit() -> None:
     # AddressSanitizer forks with locks that other threads hold.
-    check_ranks("thread", "processes", TSAN_OPTIONS="halt_on_error=1:die_after_fork=0")
+    check_ranks("thread", "processes", **OF_FORKS)
 
 
 def test_a_fork_while_another_thread_holds_a_lock(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_a_fork_while_another_thread_holds_a_lock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mixes", [100, pytest.param(5000, marks=pytest.mark.slow)])
 def test_ranks_never_disagree_whatever_each_of_them_can_and_does(mixes: int) -> None:
-    check_ranks("address", "mixes", "0", str(mixes), **OF_FORKS)
+    check_ranks("thread", "mixes", "0", str(mixes), **OF_FORKS)
 
 
 def test_a_function_that_the_real_library_lacks_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ FLAGS = {  # -O0, because with these checks optimising takes longer than it save
     "asan": ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 }
 OPTIONS = {
-    "TSAN_OPTIONS": "halt_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=100",
     "ASAN_OPTIONS": "detect_leaks=0",  # Python leaves much to the end of the process
 }
 

@@ -171,7 +171,7 @@ def sanitized(
 
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a program; the first data race ends it."""
-    everything = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"} | environment
+    everything = os.environ | {"TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=100"} | environment
     command = [str(program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=everything)
 
