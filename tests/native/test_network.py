@@ -38,7 +38,7 @@ CASES = (
     "garbage",
 )
 TCP_CASES = (*CASES, "busy", "strangers", "pieces", "recorded", "proofs")
-WAITING = ("killed", "cut", "absentees", "busy")
+WAITING = ("exchange", "killed", "cut", "absentees", "busy")
 """Cases that take seconds: the thread sanitizer alone runs them but for `make slow`."""
 SHORT = tuple(case for case in TCP_CASES if case not in WAITING)
 UCX_CASES = {"thread": ("exchange", "threads", "killed", "wakes"), "address": ("states", "garbage")}
