@@ -62,6 +62,18 @@ def test_a_comparison_has_no_line_for_a_size_that_a_plan_lacks():
     assert lines[-1].split()[4] == "1.000"  # the first plan of that size
 
 
+def test_a_comparison_of_machines_has_the_errors_of_each():
+    a100 = ring_simulation(2**20)
+    others = dataclasses.replace(a100.topology, name="others")
+    model = dataclasses.replace(a100.model, architecture=90)
+    h100 = dataclasses.replace(a100, topology=others, model=model)
+    lines = comparison_table([("a", [a100]), ("b", [h100])])[-2:]
+    assert f"error on {a100.topology.name}, " in lines[0]
+    assert "A100s" in lines[0]
+    assert "error on others, " in lines[1]
+    assert "H100s" in lines[1]
+
+
 def test_steps_cover_the_time_from_launch_to_end():
     for simulation in (ring_simulation(), mesh_simulation(2, 4)):
         steps = critical_steps(simulation)

@@ -68,16 +68,18 @@ def note_other_opinions(
 ) -> None:
     """Says where NCCL's tuner estimates another time than the simulation of its choice, by more
     than APART. simulated: sizes in bytes, and times in us."""
-    parts = []
+    parts, published = [], ""
     for size, time_us in simulated:
         estimate_us = runs.choice(collective, size).predicted_us
         if estimate_us and max(estimate_us / time_us, time_us / estimate_us) > APART:
             parts.append(f"{size_text(size)} {estimate_us:.0f} us, not {time_us:.0f}")
+            if size >= 2**20:
+                published = (
+                    "; most published times from 1M up have been far from the simulation there"
+                )
     if parts:
-        print_note(
-            f"NCCL's own estimates differ more than {APART:g} times: {'; '.join(parts)}; most "
-            "published times from 1M up have been far from the simulation there"
-        )
+        differ = f"NCCL's own estimates differ more than {APART:g} times"
+        print_note(f"{differ}: {'; '.join(parts)}{published}")
 
 
 def note_better_switches(topology: str) -> None:

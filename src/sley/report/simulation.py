@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -240,12 +240,18 @@ def size_row(simulation: Simulation) -> str:
 def size_table(simulations: Sequence[Simulation]) -> list[str]:
     """Simulations of one plan, a line each, with nccl-tests' columns. Errors: P810."""
     require_simulations(simulations)
-    return [*SIZE_HEADER.splitlines(), *map(size_row, simulations), _errors_line(simulations)]
+    return [*SIZE_HEADER.splitlines(), *map(size_row, simulations), *_error_lines(simulations)]
 
 
-def _errors_line(simulations: Sequence[Simulation]) -> str:
-    errors = errors_text(simulations[0].model)
-    return f"# the model's error, median / 90th percentile: {errors}"
+def _error_lines(simulations: Iterable[Simulation]) -> list[str]:
+    """The model's errors, with the machines' names if they differ."""
+    found = {s.topology.name: errors_text(s.model) for s in simulations}
+    several = len(set(found.values())) > 1
+    names = found if several else list(found)[:1]
+    return [
+        f"# the model's error{f' on {name}' * several}, median / 90th percentile: {found[name]}"
+        for name in names
+    ]
 
 
 def require_simulations(simulations: Sequence[Simulation]) -> None:
@@ -293,7 +299,7 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
     for size in sorted({s.size_bytes for _, row in columns for s in row}):
         of_size = [(name, s) for name, row in columns for s in row if s.size_bytes == size]
         lines += [_comparison_row(s, of_size[0][1], f"{name:<{width}}") for name, s in of_size]
-    return [*lines, _errors_line(columns[0][1])]
+    return [*lines, *_error_lines(s for _, row in columns for s in row)]
 
 
 def _comparison_row(s: Simulation, first: Simulation, name: str) -> str:
