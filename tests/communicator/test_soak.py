@@ -38,7 +38,7 @@ def test_random_calls_on_random_groups_are_right_and_leave_nothing(
     ranks = rank_processes.start(RANKS, soak, str(tmp_path), seconds, seed, settings=settings)
     ends = ranks.ends(within_s=2 * seconds + 120)
     assert all(isinstance(end.value, Soaked) for end in ends), ends
-    assert shared() == before
+    assert shared() <= before  # other tests may have freed theirs
     print(f"{sum(end.value.calls for end in ends)} calls, {ends[0].value.groups} groups")
     for end in ends:
         early, late = end.value.holding[len(end.value.holding) // 4], end.value.holding[-1]
