@@ -110,8 +110,8 @@ void visit(File& file, Tables& all) {
 
 std::string LinkKey::file_name() const {
     return std::to_string(ranks) + "-ranks" + (has_lines ? "-lines" : "") +
-           (is_one_device ? "-one-device" : "") + (same_bits ? "-same-bits" : "") + "-" + std::to_string(most_blocks) +
-           "-blocks.tables";
+           (is_one_device ? "-one-device" : "") + (same_bits ? "-same-bits" : "") + "-" +
+           std::to_string(most_blocks) + "-blocks.tables";
 }
 
 std::string LinkTables::to_bytes() const {

@@ -38,7 +38,8 @@ from support.devices.nccl_clients import compiled, needs_nm, output, stand_in, v
 
 CASES = TESTS / "nccl_cases.py"
 OF_FORKS = {
-    "TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0:report_thread_leaks=0:atexit_sleep_ms=0"
+    "ASAN_OPTIONS": "detect_leaks=0",
+    "TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0:report_thread_leaks=0:atexit_sleep_ms=0",
 }
 """Who is forked has what other threads of its parent had; by default each sleeps for a second."""
 
@@ -134,7 +135,7 @@ def check_ranks(sanitizers: str, *arguments: str, **more: str) -> str:
 )
 @pytest.mark.parametrize("sanitizers", ["thread", pytest.param("address", marks=pytest.mark.slow)])
 def test_communicators_of_threads(sanitizers: str, test: str) -> None:
-    """Addresses only in slow runs: mixes of what they do are tested for these, too. Not all
+    """Addresses only in slow runs, as for mixes of what they do. Not all
     undefined behaviour: the device that nobody looks into has no type."""
     check_ranks(sanitizers, test)
 
@@ -169,9 +170,14 @@ def test_a_fork_while_another_thread_holds_a_lock(tmp_path: Path) -> None:
     check_case("forked_in_a_search", tmp_path / "libnccl.so.2")
 
 
-@pytest.mark.parametrize("mixes", [100, pytest.param(5000, marks=pytest.mark.slow)])
-def test_ranks_never_disagree_whatever_each_of_them_can_and_does(mixes: int) -> None:
-    check_ranks("thread", "mixes", "0", str(mixes), **OF_FORKS)
+@pytest.mark.parametrize(
+    ("sanitizers", "mixes"),
+    [("thread", 100), pytest.param("address", 5000, marks=pytest.mark.slow)],
+)
+def test_ranks_never_disagree_whatever_each_of_them_can_and_does(
+    sanitizers: str, mixes: int
+) -> None:
+    check_ranks(sanitizers, "mixes", "0", str(mixes), **OF_FORKS)
 
 
 def test_a_function_that_the_real_library_lacks_is_refused(tmp_path: Path) -> None:

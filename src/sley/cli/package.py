@@ -131,10 +131,8 @@ def _parts(
             if form.suffix == JSON and source_of(selection).kind is recognition.MSCCLPP:
                 part = packages.copied_part(name, row, Path(row.recipe.name), runtime)
             else:
-                make, node = (
-                    partial(_plan, row, selection, form, target, phases),
-                    packages.node_of(row),
-                )
+                make = partial(_plan, row, selection, form, target, phases)
+                node = packages.node_of(row)
                 part = packages.plan_part(name, str(row), make, runtime, row.sizes, node)
         part = replace(part, entry=row.entry)
         yield replace(part, write=partial(_write, part, runtime)) if same_bits else part
