@@ -246,7 +246,7 @@ Result started(Part& part, const Start& start) {
     const auto begin = [&] {
         auto& engine = part.engine();
         if (start(engine) == StartOutcome::kStarted) return Result::kSuccess;
-        if (const auto why = engine.error()) return refuse(result_of(*why), *why);
+        if (const auto why = engine.error()) return refuse(part.result_for(*why), *why);
         return is_error(part.failure()) ? part.failure() : Result::kRemoteError;
     };
     return guarded(begin, &part);

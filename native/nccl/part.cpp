@@ -120,7 +120,7 @@ void Part::look() {
         is_remote = false;
     }
     if (!why) return;
-    const auto result = is_remote ? Result::kRemoteError : result_of(*why);
+    const auto result = is_remote ? Result::kRemoteError : result_for(*why);
     if (!closes_) refuse(result, *why);
     auto none = Result::kSuccess;
     failure_.compare_exchange_strong(none, result);
@@ -134,6 +134,11 @@ std::optional<Refusal> Part::ended() const {
         return Refusal("N620", "rank " + std::to_string(rank) + " to run", process.name() + " has ended");
     }
     return {};
+}
+
+Result Part::result_for(const Refusal& error) const {
+    if (is_error(failure_)) return failure_;
+    return error.rule == "N608" ? Result::kRemoteError : result_of(error);
 }
 
 void Part::give_up(const Refusal& why) {

@@ -35,6 +35,9 @@ public:
     // Looks whether the other ranks are there and calls have failed. Never waits.
     void look();
     Result failure() const { return failure_; }
+    // What the engine's error is to a caller. The devices may tell that another rank gave up before
+    // the network does.
+    Result result_for(const Refusal& error) const;
     // Gives up all calls under way, on all ranks.
     void give_up(const Refusal& why);
 
