@@ -1,7 +1,7 @@
 /* A trace of the C++ as the only order of a model's steps: each step says in its guard which event it is,
    IS(who, kind, a, b), and then that it is TAKEN. Without TRACED a model's steps have any order. */
 
-/* The kinds of connection.pml; tests/native/protocol_test.cpp has the same numbers. */
+/* The kinds, which tests/native/protocol_test.cpp has in the same order. */
 #define WRITE 1
 #define PUBLISH 2
 #define RELEASE 3
@@ -15,6 +15,14 @@
 #define SLEEP 11
 #define CHECK 12
 #define FAIL 13
+#define NUMBER 14
+#define WHAT 15
+#define COUNT 16
+#define SEE_NUMBER 17
+#define SEE_WHAT 18
+#define SEE_COUNT 19
+#define SAY_WAY 20
+#define SEE_WAY 21
 
 #ifdef TRACED
 #define IS(who, kind, a, b) (event == (((who) * 32 + (kind)) * 256 + (a)) * 256 + (b))
