@@ -91,13 +91,12 @@ def accepted(text: str, options: str, events: str) -> int:
     return int(done.stderr.split()[-1]) if done.stderr else 0
 
 
-def model(name: str) -> str:
-    return (FABRIC / f"{name}.pml").read_text()
-
-
 def model_of(options: str) -> str:
     """The model that has such options."""
-    return model("agreement" if "RANKS" in options else "connection")
+    if "LEAST" in options:
+        return (NATIVE / "devices" / "kernels.pml").read_text()
+    name = "agreement" if "RANKS" in options else "connection"
+    return (FABRIC / f"{name}.pml").read_text()
 
 
 SHARED = "-DRECEIVERS=2 -DCALLS=3 -DSLOTS=2 -DLINES=1 -DENVELOPES=2 -DLIMIT=1 -DROOM=1"
@@ -110,6 +109,9 @@ PULLED = ABORTS + " -DPULLED"
 
 AGREEMENT = "-DRANKS=2 -DCALLS=3 -DLOOKS"
 WAYS = "-DRANKS=3 -DCALLS=2"
+KERNELS = "-DLEAST=DIRECT -DCALLS=3"
+FLAGS = "-DLEAST=FLAGGED -DCALLS=7"
+DIFFERENT = "-DLEAST=DIRECT -DCALLS=2 -DDIFFERENT"
 
 
 def more_calls(options: str, calls: int) -> str:
@@ -122,6 +124,7 @@ def more_calls(options: str, calls: int) -> str:
         (SHARED, 500_000),
         (more_calls(PULLED, 1), 100_000),
         (more_calls(AGREEMENT, 2), 10_000),
+        (KERNELS, 100_000),
         *(
             pytest.param(more_calls(options, calls), 200_000, marks=pytest.mark.slow)
             for options, calls in (
@@ -133,6 +136,9 @@ def more_calls(options: str, calls: int) -> str:
                 (PULLED, 2),
                 (AGREEMENT, 3),
                 (WAYS, 2),
+                (KERNELS, 4),
+                (FLAGS, 7),
+                (DIFFERENT, 3),
             )
         ),
     ],
@@ -144,6 +150,10 @@ def test_a_protocol_has_no_error_in_any_order_of_steps(options: str, least: int)
 
 
 _CHECKS = "sent[c] < known(c) + "
+
+LATE_PART = "if :: plan == UNDIVIDED -> slots[1] = ticks + message :: else fi\n"
+EARLY = """await(published >= ticks + message); consumed = ticks + message;
+                first = slots[message"""
 
 MODEL_MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     # Faults of others.
@@ -216,6 +226,44 @@ MODEL_MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
         (("            :: ways[turn * WORDS + word] = 1", "            :: ways[1 - turn] = 1"),),
     ),
     "a call ends before all have begun it": (AGREEMENT, (("begun[other] >= call", "true"),)),
+    "only one part of a message comes before its flag (vllm#50941)": (
+        KERNELS,
+        (
+            (
+                "slots[0] = ticks + message; slots[1] = ticks + message",
+                "slots[0] = ticks + message",
+            ),
+            ("-> published = ticks + message\n", "-> published = ticks + message;\n" + LATE_PART),
+        ),
+    ),
+    "a kernel's wait doesn't see that others gave up": (
+        DIFFERENT,
+        (("    :: abort -> goto failed\n", ""),),
+    ),
+    "a call takes slots of the calls before it": (KERNELS, (("ticks : last);", "ticks : 0);"),)),
+    "a call ends before lent memory is read": (
+        KERNELS,
+        (("plan == DIRECT -> await(consumed >= ticks + 1)", "plan == DIRECT"),),
+    ),
+    "a message is read after its slot is free": (
+        KERNELS,
+        (
+            ("            consumed = ticks + message;\n", ""),
+            ("await(published >= ticks + message);\n                first = slots[message", EARLY),
+        ),
+    ),
+    "a number comes again with old flags in the slots": (
+        FLAGS,
+        (("((one) / EPOCH == (other) / EPOCH)", "true"),),
+    ),
+    "slots get messages before they are refreshed": (
+        FLAGS,
+        (("needed = (is_old -> ticks : last);", "needed = last;"),),
+    ),
+    "memory is borrowed for another call": (
+        DIFFERENT,
+        (("lent_ticks != ticks || lent_plan != plan ->", "false ->"),),
+    ),
 }
 
 
