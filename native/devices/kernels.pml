@@ -20,7 +20,7 @@
 #define FLAGGED 3    /* two messages */
 #define IDLE 4       /* none */
 #define MESSAGES(plan) (plan == IDLE -> 0 : (plan == DIRECT -> 1 : 2))
-#define SPAN(plan) (plan == IDLE -> 3 : 2)
+#define SPAN(plan) (plan >= FLAGGED -> 3 : 2)
 
 /* The ends' counters: `value`, and of the sender `last` and of both `last_flagged`. */
 byte published, consumed;
