@@ -25,7 +25,7 @@ from sley.errors import SleyError
 from sley.formats import msccl_xml, plan_file
 from sley.ir.faults import check_tables
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE
+from sley.ir.tables import NONE, Edges
 from sley.ir.words import LoopOrder, Op, Protocol
 from sley.verification import Proof, verifier
 from sley.verification.certificate import certificate
@@ -151,11 +151,11 @@ def both(text: str, target: str, root: int | None) -> tuple[str, str]:
     try:
         ways = msccl_xml.executions(text, target, root=root).executions
         for way in ways:
-            sley.verify(way.plan, way.slots, per_chunk=way.per_chunk)
+            sley.verify(way.plan, way.slots, per_chunk=way.per_chunk, flagged=True)
     except SleyError as error:
         code = error.code
     try:
-        for k, plan in enumerate(sley_check.read_xml(text.encode(), target=target, root=root)):
+        for k, plan in enumerate(sley_check.read_xml(text.encode(), target, root=root)):
             rows = plan.at[-1] if plan.per_chunk else plan.rows
             own = {"events": [*range(rows)], "hops": [], "paths": []}
             with contextlib.suppress(SleyError, IndexError):
@@ -302,7 +302,11 @@ INTO = "cpy i0 s0 -1 -1 0"
 RIGHT = ((SENT,), (COPIED,), (GOT,))
 # The blocks, and the numbers of their steps without nops.
 XML_MUTANTS: dict[str, tuple[tuple[tuple[str, ...], ...], list[int]]] = {
-    "never-ends": (((SENT.replace("-1 -1", "1 3"),), (COPIED,), (GOT,)), [0, 1, 2]),
+    # The announcement is of an earlier step, and none is needed.
+    "never-ends": (
+        ((SENT.replace("-1 -1", "1 1"),), (COPIED, INTO), (GOT,)),
+        [0, 1, 2, 3],
+    ),
     "nops": ((("nop i0 o0 1 0 0", SENT), (COPIED,), (GOT,)), [1, 0, 2]),
     "operation": (
         ((SENT,), (COPIED, "r i0 s1 -1 -1 0"), ("rcs i0 o0 -1 -1 0",)),
@@ -320,7 +324,7 @@ def read_as(target: str, blocks: tuple[tuple[str, ...], ...], events: list[int])
     """Why the text of these blocks is refused with these numbers, "" if it isn't."""
     try:
         text = XML.format(*(steps(*rows) for rows in blocks))
-        [plan] = sley_check.read_xml(text.encode(), target=target, root=0)
+        [plan] = sley_check.read_xml(text.encode(), target, root=0)
         sley_check.check(plan, {"events": events, "hops": [], "paths": []})
     except sley_check.WRONG as error:
         return str(error)
@@ -336,3 +340,57 @@ def test_each_rule_of_xml_files_refuses_what_no_other_does(
     assert read_as(target, *XML_MUTANTS[rule]).startswith(f"{rule}: ")
     without(rule, monkeypatch)
     assert read_as(target, *XML_MUTANTS[rule]) == ""
+
+
+# Files that were accepted once, though they are wrong.
+
+
+def wrong_plan(name: str) -> tuple[Plan, Witness]:
+    if name == "a sum of one input, as often as there are ranks":
+        reduce = replace(COPY, op=Op.REDUCE)
+        twice = replace(reduce, src=(O, 0))
+        blocks = [[[COPY, twice, twice, reduce, replace(SEND, src=(O, 0))]], [[RECV]]]
+        plan, found = promising(sley.AllReduce(2), *blocks, events=[*range(6)])
+        values = Edges(np.array([0, 5]), np.zeros(5, np.int32))
+        return replace(plan, collective=replace(plan.collective, values=values)), found
+    if name == "memory between two buffers in place":
+        inner = [[Step(Op.COPY, (I, 0), (I, 2)), Step(Op.COPY, (I, 2), (O, 0))]]
+        nothing = sley.Custom("own", 1, 1, 1, lambda rank, index: [(0, 0)], in_place=True)
+        plan, found = promising(nothing, inner, events=[0, 1])
+        base = np.array([4], np.int32)
+        return replace(plan, collective=replace(plan.collective, output_base=base)), found
+    # A receive from a group reduces, so that a copy of a chunk onto itself writes it.
+    own = Step(Op.COPY, (I, 0), (I, 0))
+    sent = replace(SEND, send=0)
+    blocks = [[[replace(RECV, recv=3)]], [[own], [sent]], [[sent]]]
+    plan, found = by_hand(*blocks, events=[3, 0, 1, 2], protocol=Protocol.SIMPLE)
+    return replace(plan, groups=Edges(np.array([0, 2]), np.array([1, 2], np.int32))), found
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("a sum of one input, as often as there are ranks", "promise"),
+        ("memory between two buffers in place", "operands"),
+        ("a copy onto itself beside a switch", "race"),
+    ],
+)
+def test_a_wrong_plan_is_refused(name: str, rule: str) -> None:
+    assert refusal(*wrong_plan(name)).startswith(f"{rule}: ")
+
+
+@pytest.mark.parametrize(
+    ("edit", "rule"),
+    [
+        (('depid="-1" deps="-1" hasdep="1"', 'depid="0" deps="-9" hasdep="1"'), "steps"),
+        (('cnt="1"', 'cnt="1\u0661"'), "file"),
+        (('<tb id="1" send="-1" recv="1"', '<tb id="1" send="1" recv="-1"'), "peers"),
+        (('minBytes="0" maxBytes="0"', 'minBytes="9" maxBytes="8"'), "sizes"),
+        (('s_chunks="2"', 's_chunks="300000000"'), "tables"),
+    ],
+)
+def test_a_wrong_file_is_refused(edit: tuple[str, str], rule: str) -> None:
+    text = XML.format(*(steps(*rows) for rows in RIGHT))
+    assert text.count(edit[0]) > 0
+    with pytest.raises(sley_check.Refused, match=f"^{rule}: "):
+        sley_check.read_xml(text.replace(*edit).encode(), "executor", root=0)
