@@ -21,6 +21,7 @@ from sley.errors import SleyError
 from sley.model import table_fit
 from sley.model.nccl import tables as nccl_tests
 from sley.model.nccl.runs import NcclRuns
+from sley.model.simulation.result import error_text, errors_text
 from sley.model.table_fit import Changes, MeasuredTime, measured_of
 from support.generators.examples import examples
 from support.mutants.nccl_tests_mutants import mutated, output
@@ -230,7 +231,11 @@ def test_the_command_writes_a_topology_and_says_what_it_cannot_tell(tmp_path: Pa
     assert "rates       not told by the sizes" in text
     assert "not fitted  slices, tiles, contention:" in text
     assert "error of the 4 sizes that were not fitted" in text
-    assert topologies.load(tmp_path / "here.toml").model.launch_us.ll == pytest.approx(26.6, 0.05)
+    fitted = topologies.load(tmp_path / "here.toml")
+    assert fitted.model.launch_us.ll == pytest.approx(26.6, 0.05)
+    own = r"fitted to allreduce of 4K, up to 0\.\d% off; 4 other sizes, median \d.*"
+    assert re.fullmatch(own, fitted.accuracy)
+    assert errors_text(fitted) == error_text(fitted, 4096) == fitted.accuracy
     text = output(times, gpus=3)
     code, text = calibrated(tmp_path, text, "--fit", "4K", "--json", topology=base)
     assert '"fitted": true' in text

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sley.errors import Place
+from sley.errors import Place, counted
 from sley.errors.runtime import missing_extra
 from sley.errors.simulation import S712, S713
 from sley.ir.cost_model import ByProtocol
@@ -121,7 +121,21 @@ class Fit:
     def topology(self) -> Topology:
         """The machine as fitted, by changes of four digits: the fit knows no more."""
         digits = {name: float(f"{value:.4g}") for name, value in asdict(self.changes).items()}
-        return Changes(**digits).topology(self.base)
+        return replace(Changes(**digits).topology(self.base), accuracy=self.accuracy)
+
+    @property
+    def accuracy(self) -> str:
+        """How well the fit meets the table, in words."""
+        calls: dict[str, list[str]] = {}
+        for point in self.fitted:
+            calls.setdefault(point.collective, []).append(size_text(point.size_bytes))
+        fitted = ", ".join(f"{name} of {', '.join(sizes)}" for name, sizes in calls.items())
+        most = float(np.abs(self.errors()[: len(self.fitted)]).max())
+        text = f"{'fitted to' if self.kept else 'compared with'} {fitted}, up to {most:.1%} off"
+        if (held := self.stated()) is None:
+            return f"{text}; compared with no other size"
+        others = counted(len(self.held_out), "other size")
+        return f"{text}; {others}, median {held[0]:.1%}, 90th percentile {held[1]:.1%}"
 
     @property
     def at_limits(self) -> tuple[str, ...]:

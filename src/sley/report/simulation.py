@@ -66,7 +66,7 @@ def _head(s: Simulation) -> list[str]:
         _pair("bound", f"{s.bound.time_us:.1f} us, {s.bound.algbw_GBps:.2f} GB/s algbw"),
         _pair("", f"by {s.bound.reason}"),
         _pair("reached", f"{s.of_bound:.1%} of the bound"),
-        *([] if s.measured else [_pair("model's error", error_text(s.model, s.size_bytes))]),
+        *([] if s.measured else [_pair("model's error", error_text(s.topology, s.size_bytes))]),
         _pair("tiles", tile),
         _pair("run as", f"{plan.protocol.value}, {plan.loop_order.value} order, {slots}, {code}"),
     ]
@@ -245,7 +245,7 @@ def size_table(simulations: Sequence[Simulation]) -> list[str]:
 
 def _error_lines(simulations: Iterable[Simulation]) -> list[str]:
     """The model's errors, with the machines' names if they differ."""
-    found = {s.topology.name: errors_text(s.model) for s in simulations}
+    found = {s.topology.name: errors_text(s.topology) for s in simulations}
     several = len(set(found.values())) > 1
     names = found if several else list(found)[:1]
     return [
