@@ -119,6 +119,7 @@ def calibrate_command(ranks: int, repeats: int, given: Given, output: Path, phas
         with phases("fitting"):
             found = given.fit()
         topologies.save(found.topology, output)
+        _note_fit(found)
         _print_fit(found, output, as_json=phases.quiet)
     else:
         with phases("measuring"):
@@ -143,6 +144,26 @@ _MEANINGS = {
 }
 
 
+def _note_fit(found: Fit) -> None:
+    """Says what the table or the fit lacks."""
+    if not found.kept:
+        print_note("no fit makes the other sizes' errors smaller: the machine is written as it was")
+    elif found.kept != found.told:
+        print_note("with factors the other sizes' errors grow: the start-up alone is fitted")
+    if limits := found.limits_text:
+        print_note(f"{limits}: a machine that differs by more needs a TOML file of its own")
+    if repeated := [p for p in (*found.fitted, *found.held_out) if p.rows > 1]:
+        print_note(f"{counted(len(repeated), 'size')} in several rows, of which the median counts")
+    if beyond := found.beyond_nominal:
+        stem, colon, nodes = found.base.name.partition(":")
+        has_other = f"{stem}-nvls" in topologies.machine_names()
+        hint = f" With NVLS it is {stem}-nvls{colon}{nodes}." * has_other
+        print_note(
+            f"links are fitted beyond what they can carry: {beyond}. NCCL sent less than its plans "
+            f"for {found.base.name} do. Is this the machine?{hint}"
+        )
+
+
 def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
     from sley.model.table_fit import UNTOLD
 
@@ -163,22 +184,6 @@ def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
     for name, (word, meaning) in _MEANINGS.items():
         value = f"{changes[name]:.3f} {meaning}" if name in found.told else "not told by the sizes"
         echo(f"{word:<12}{value}")
-    if not found.kept:
-        print_note("no fit makes the other sizes' errors smaller: the machine is written as it was")
-    elif found.kept != found.told:
-        print_note("with factors the other sizes' errors grow: the start-up alone is fitted")
-    if limits := found.limits_text:
-        print_note(f"{limits}: a machine that differs by more needs a TOML file of its own")
-    if repeated := [p for p in points if p.rows > 1]:
-        print_note(f"{counted(len(repeated), 'size')} in several rows, of which the median counts")
-    if beyond := found.beyond_nominal:
-        stem, colon, nodes = found.base.name.partition(":")
-        has_other = f"{stem}-nvls" in topologies.machine_names()
-        hint = f" With NVLS it is {stem}-nvls{colon}{nodes}." * has_other
-        print_note(
-            f"links are fitted beyond what they can carry: {beyond}. NCCL sent less than its plans "
-            f"for {found.base.name} do. Is this the machine?{hint}"
-        )
     for name, reason in UNTOLD.items():
         echo(f"not fitted  {name}: {reason}")
     head = ("collective", "size", "measured us", "before", "after", "")
