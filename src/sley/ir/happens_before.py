@@ -7,7 +7,7 @@ before it has the last ones.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -91,111 +91,118 @@ class HappensBefore:
         # Filled by the first search: most plans need none.
         self._rows, self._levels, self._sources, self._first = [memoryview(b"")] * 4
 
-    def reaches(self, first: int, second: int, *, whole: bool = False) -> bool:
-        """Whether `first` happens before `second`; see `path`."""
-        return bool(self.path(first, second, whole=whole))
-
-    def reaches_within_rank(self, first: int, second: int) -> bool:
-        """Whether blocks and waits of their rank alone order `first` before `second`."""
-        return bool(self.path(first, second, within_rank=True))
-
-    def path(
+    def reaches(
         self, first: int, second: int, *, whole: bool = False, within_rank: bool = False
-    ) -> list[int]:
-        """Instructions from one that is `first`, or comes after it in its block, to `second`, each
-        ordered before the next one by a block, a wait or a message; empty if there are none.
-        Searches the blocks and waits of the rank first, which order most pairs, and only then
-        messages over other ranks.
+    ) -> bool:
+        """Whether `first` happens before `second`. Searches the blocks and waits of their rank
+        first, which order most pairs, and only then messages over other ranks.
 
         whole: whether every element of `first` must come before every element of `second`;
             otherwise it suffices that elements with one place in their messages are ordered.
-        within_rank: without messages.
+        within_rank: whether blocks and waits alone must order them.
+        """
+        return self._begin(first, second, whole, within_rank, {}) != NONE
+
+    def path(self, first: int, second: int, *, whole: bool = False) -> list[int]:
+        """Instructions from one that is `first`, or comes after it in its block, to `second`, each
+        ordered before the next one by a block, a wait or a message; empty if there are none. whole:
+        as of `reaches`."""
+        after: dict[int, int] = {}
+        found = [self._begin(first, second, whole, False, after)]
+        if found == [NONE]:
+            return []
+        # Ends: what comes next is ordered after it.
+        while (row := found[-1]) != second:
+            goal = after[row]
+            sources, rows = self._edges(self._block[goal], NONE, goal)
+            ends = [to for source, to in zip(sources, rows, strict=True) if source == row]
+            found += [to for to in ends[-1:] if to != goal]
+            found.append(goal)
+        return found
+
+    def _begin(
+        self, first: int, second: int, whole: bool, within_rank: bool, after: dict[int, int]
+    ) -> int:
+        """The first instruction of `path`, NONE without one.
+
+        after: gets the instruction that was searched when each one was found: it comes next, or one
+            before it in its block.
         """
         if not self._first:
             self._index()
-        own = self._search(first, [second], [NONE], [0], within_rank=True)
-        if own or within_rank:
-            return own
-        rows, after, starts = self._ended_before(second) if whole else ([second], [NONE], [0])
-        return self._search(first, rows, after, starts)
+        starts = [(second, NONE)]
+        begin = self._search(first, starts, after, within_rank=True)
+        if begin == NONE and not within_rank:
+            after.clear()
+            starts = self._ended_before(second, after) if whole else starts
+            begin = self._search(first, starts, after)
+        return begin
 
-    def _ended_before(self, row: int) -> tuple[list[int], list[int], list[int]]:
+    def _edges(self, block: int, after: int, last: int) -> tuple[memoryview[int], memoryview[int]]:
+        """The sources and the rows of the edges to the rows of a block behind `after` up to
+        `last`."""
+        here = self._first[block], self._first[block + 1]
+        edges = slice(bisect_right(self._rows, after, *here), bisect_right(self._rows, last, *here))
+        return self._sources[edges], self._rows[edges]
+
+    def _ended_before(self, row: int, after: dict[int, int]) -> list[tuple[int, int]]:
         """The latest instructions that have ended, with all their elements, before an instruction
-        moves its first one. They come before it, or before an instruction that passes its message
-        on, in a block or by a wait. Returns hops, as of `_search`."""
-        rows, after, ended = [row], [NONE], list[int]()
+        moves its first one, each with what comes next. They come before it, or before an
+        instruction that passes its message on, in a block or by a wait. after: as of `_begin`."""
         # The chain of messages grows while it is read: by a sender, or by several of a group.
-        chain = [0]
+        found, chain = list[tuple[int, int]](), [row]
         # Ends: a sender has a lower level than its receiver.
         for at in chain:
-            here = rows[at]
-            block = self._block[here]
-            edges = self._edges(block, here, here + 1)
-            before = [here - 1] if here and self._block[here - 1] == block else []
-            by_wait = [source for source in edges if self._rank[source] == self._rank[here]]
-            for source in (*before, *edges):
-                passes = source not in before and source not in by_wait
-                (chain if passes else ended).append(len(rows))
-                rows.append(source)
-                after.append(at)
-        return rows, after, ended
-
-    def _edges(self, block: int, first: int, end: int) -> memoryview[int]:
-        """The sources of the edges to the rows of a block from `first` up to `end`."""
-        here = self._first[block], self._first[block + 1]
-        low, high = bisect_left(self._rows, first, *here), bisect_left(self._rows, end, *here)
-        return self._sources[low:high]
+            block = self._block[at]
+            if at and self._block[at - 1] == block:
+                found.append((at - 1, at))
+            for source in self._edges(block, at - 1, at)[0]:
+                if self._rank[source] == self._rank[at]:  # by a wait
+                    found.append((source, at))
+                else:
+                    after[source] = at
+                    chain.append(source)
+        return found
 
     def _search(
         self,
         first: int,
-        rows: list[int],
-        after: list[int],
-        stack: list[int],
+        seconds: list[tuple[int, int]],
+        after: dict[int, int],
         *,
         within_rank: bool = False,
-    ) -> list[int]:
-        """A path as of `path`, searched backwards from hops, the numbers in `stack`.
+    ) -> int:
+        """An instruction that is `first`, or comes after it in its block, found by a search
+        backwards from `seconds`, each with what comes next; NONE without one. after: as of
+        `_begin`.
 
-        rows, after: of each hop its instruction, and the hop after it, NONE for the last; both
-        grow. A row of a block implies all rows before it, so each row is searched only once; rows
-        of the level of `first` or below can't come after `first`.
+        A row of a block implies all rows before it, so each row is searched only once; rows of the
+        level of `first` or below can't come after `first`.
         """
         rank = self._rank[first]
         goal, floor = self._block[first], self._level[first]
         passed: dict[int, int] = {}
+        stack = list(seconds)
         while stack:
-            at = stack.pop()
-            row = rows[at]
+            row, to = stack.pop()
             block = self._block[row]
             if block == goal and row >= first:
-                found = []
-                while at != NONE:
-                    found.append(rows[at])
-                    at = after[at]
-                return found
+                after[row] = to
+                return row
             low = passed.get(block, NONE)
             if row <= low:
                 continue
             passed[block] = row
+            after[row] = to
             here = self._first[block], self._first[block + 1]
             start = max(
                 bisect_right(self._rows, low, *here), bisect_right(self._levels, floor, *here)
             )
-            for edge in range(start, bisect_right(self._rows, row, *here)):
-                source = self._sources[edge]
+            for source in self._sources[start : bisect_right(self._rows, row, *here)]:
                 behind = self._level[source] > floor or source == first
-                if not behind or (within_rank and self._rank[source] != rank):
-                    continue
-                hop = at
-                if (to := self._rows[edge]) != row:  # in its block, it comes before this one
-                    hop = len(rows)
-                    rows.append(to)
-                    after.append(at)
-                stack.append(len(rows))
-                rows.append(source)
-                after.append(hop)
-        return []
+                if behind and not (within_rank and self._rank[source] != rank):
+                    stack.append((source, row))
+        return NONE
 
     def _index(self) -> None:
         """Indexes the edges by target row: the row, its level, the edge's source row, and the first

@@ -66,7 +66,6 @@ def _order(
     accesses that neither a block nor one wait orders."""
     order = HappensBefore(plan, messages, run.level)
     pairs = hazards(plan, run.level, unordered=True)
-    varies = plan.collective.varies
     hops: dict[tuple[int, int], int] = {}
     paths: dict[tuple[int, int, bool], int] = {}
     for first, second, aligned in zip(
@@ -76,7 +75,7 @@ def _order(
             continue
         after = NONE
         # From the end on, so that paths share what they end with.
-        rows = order.path(first, second, whole=not aligned, within_rank=varies)
+        rows = order.path(first, second, whole=not aligned)
         for row in reversed(rows):
             after = hops.setdefault((row, after), len(hops))
         paths[first, second, aligned] = after

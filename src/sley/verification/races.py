@@ -47,7 +47,7 @@ def check_races(
     # One after another: nearly all pairs were left out, and a plan with races needs only a few.
     for k in sort[one].tolist():
         a, b = int(first[k]), int(second[k])
-        if order.path(a, b, whole=not aligned[k], within_rank=varies or flagged):
+        if order.reaches(a, b, whole=not aligned[k], within_rank=varies or flagged):
             continue
         by_message = _COUNTS_VARY if varies else _OWN_WORDS if flagged else _BY_PIECES
         found.append(
