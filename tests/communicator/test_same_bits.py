@@ -107,13 +107,13 @@ def differing(
     comm: Any, hosts: Hosts, types: Iterable[tuple[str, ReduceOp, int]], repeats: int = 1
 ) -> tuple[Counter[str], int, int]:
     """The elements that differ, of how many, and the fewest plans. types: with the
-    largest size of a call in bytes."""
+    largest size of a call in bytes. repeats: of calls of a type that has large ones."""
     found, elements, plans = Counter[str](), 0, []
     for dtype, op, most in types:
         calls, item = Calls(comm, hosts, dtype, op), DATA_TYPES[dtype].size_bytes
         counts = [size // item for size in (*BYTES, *LARGE_BYTES) if size <= most]
         for count in counts:
-            for _ in range(repeats if item * count > BYTES[4] else 1):
+            for _ in range(repeats if most > BYTES[-1] else 1):
                 calls.make(count)
         calls.split(counts[-1])
         found += calls.differing
@@ -220,7 +220,7 @@ def test_processes_have_the_same_bits(hosts: Hosts, way: str, promised: bool) ->
         differing,
         hosts,
         types_of(ranks + len(way) + hosts.count),
-        12 if in_turns else 1,
+        6 if in_turns else 1,
         settings=Settings(timeout_s=60, use_cache=False, same_bits=promised, **WAYS[way]),
         environ=lambda rank: {"SLEY_HOST_ID": f"{hosts.host[rank]}", "SLEY_NICS": "lo"},
     ).ends(within_s=600)
