@@ -75,7 +75,11 @@ def test_the_proven_order_gives_the_bits(name: str, in_place: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["one-step-allreduce", "rank-order-allreduce", "one-step-reducescatter", "flat-reduce"]
+    "name",
+    [
+        *("one-step-allreduce", "rank-order-allreduce", "chain-allreduce"),
+        *("one-step-reducescatter", "flat-reduce"),
+    ],
 )
 def test_an_algorithm_adds_in_the_order_of_the_ranks(name: str) -> None:
     for in_place in (False, True):

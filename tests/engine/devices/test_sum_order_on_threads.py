@@ -18,7 +18,8 @@ from support.inputs.sum_terms import FLOATS, terms, total, tree_of
 IN_ORDER = [
     name
     for name, one in CATALOG.items()
-    if "in_order" in one.parameters or name.startswith(("one-step-all", "one-step-red", "rank-"))
+    if "in_order" in one.parameters
+    or name.startswith(("one-step-all", "one-step-red", "rank-", "chain-"))
 ]
 COUNTS = (1, 3, 50, 1003)
 
@@ -56,7 +57,7 @@ def test_every_protocol_keeps_the_order(name: str, protocol: sley.Protocol, engi
         hosts = [range(ranks)]
         size: dict[str, Any] = {"ranks": ranks}
         if "nodes" in algorithm.parameters:
-            nodes = 2 if ranks % 2 == 0 and not name.startswith("multi") else 1
+            nodes = 2 - ranks % 2
             size = {"nodes": nodes, "gpus": ranks // nodes}
             hosts = [range(k * ranks // nodes, (k + 1) * ranks // nodes) for k in range(nodes)]
         program = build(name, **size, **options, in_place=turn % 2 == 0)
