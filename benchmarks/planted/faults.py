@@ -405,8 +405,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "races: a sender has sent all its chunks before its receiver passes one on",
         "verification",
-        "(found if by_wait else chain).append(source)",
-        "found.append(source)",
+        "(chain if passes else ended).append(len(rows))",
+        "ended.append(len(rows))",
     ),
     _fault(
         "waits: a message that comes back implies the waits between all its chunks",

@@ -92,55 +92,88 @@ class HappensBefore:
         self._rows, self._levels, self._sources, self._first = [memoryview(b"")] * 4
 
     def reaches(self, first: int, second: int, *, whole: bool = False) -> bool:
-        """Whether `first` happens before `second`. Searches the blocks and waits of their rank
-        first, which order most pairs, and only then messages over other ranks.
-
-        whole: whether every element of `first` must come before every element of `second`;
-            otherwise it suffices that elements with one place in their messages are ordered.
-        """
-        if self.reaches_within_rank(first, second):
-            return True
-        return self._search(first, self._ended_before(second) if whole else [second])
+        """Whether `first` happens before `second`; see `path`."""
+        return bool(self.path(first, second, whole=whole))
 
     def reaches_within_rank(self, first: int, second: int) -> bool:
         """Whether blocks and waits of their rank alone order `first` before `second`."""
+        return bool(self.path(first, second, within_rank=True))
+
+    def path(
+        self, first: int, second: int, *, whole: bool = False, within_rank: bool = False
+    ) -> list[int]:
+        """Instructions from one that is `first`, or comes after it in its block, to `second`, each
+        ordered before the next one by a block, a wait or a message; empty if there are none.
+        Searches the blocks and waits of the rank first, which order most pairs, and only then
+        messages over other ranks.
+
+        whole: whether every element of `first` must come before every element of `second`;
+            otherwise it suffices that elements with one place in their messages are ordered.
+        within_rank: without messages.
+        """
         if not self._first:
             self._index()
-        return self._search(first, [second], within_rank=True)
+        own = self._search(first, [second], [NONE], [0], within_rank=True)
+        if own or within_rank:
+            return own
+        rows, after, starts = self._ended_before(second) if whole else ([second], [NONE], [0])
+        return self._search(first, rows, after, starts)
 
-    def _ended_before(self, row: int) -> list[int]:
+    def _ended_before(self, row: int) -> tuple[list[int], list[int], list[int]]:
         """The latest instructions that have ended, with all their elements, before an instruction
         moves its first one. They come before it, or before an instruction that passes its message
-        on, in a block or by a wait."""
+        on, in a block or by a wait. Returns hops, as of `_search`."""
+        rows, after, ended = [row], [NONE], list[int]()
         # The chain of messages grows while it is read: by a sender, or by several of a group.
-        found, chain = [], [row]
+        chain = [0]
         # Ends: a sender has a lower level than its receiver.
         for at in chain:
-            block = self._block[at]
-            if at and self._block[at - 1] == block:
-                found.append(at - 1)
-            here = self._first[block], self._first[block + 1]
-            edges = slice(bisect_left(self._rows, at, *here), bisect_right(self._rows, at, *here))
-            for source in self._sources[edges]:
-                by_wait = self._rank[source] == self._rank[at]
-                (found if by_wait else chain).append(source)
-        return found
+            here = rows[at]
+            block = self._block[here]
+            edges = self._edges(block, here, here + 1)
+            before = [here - 1] if here and self._block[here - 1] == block else []
+            by_wait = [source for source in edges if self._rank[source] == self._rank[here]]
+            for source in (*before, *edges):
+                passes = source not in before and source not in by_wait
+                (chain if passes else ended).append(len(rows))
+                rows.append(source)
+                after.append(at)
+        return rows, after, ended
 
-    def _search(self, first: int, seconds: list[int], *, within_rank: bool = False) -> bool:
-        """A search backwards from `seconds`.
+    def _edges(self, block: int, first: int, end: int) -> memoryview[int]:
+        """The sources of the edges to the rows of a block from `first` up to `end`."""
+        here = self._first[block], self._first[block + 1]
+        low, high = bisect_left(self._rows, first, *here), bisect_left(self._rows, end, *here)
+        return self._sources[low:high]
 
-        A row of a block implies all rows before it, so each row is searched only once; rows of the
-        level of `first` or below can't come after `first`.
+    def _search(
+        self,
+        first: int,
+        rows: list[int],
+        after: list[int],
+        stack: list[int],
+        *,
+        within_rank: bool = False,
+    ) -> list[int]:
+        """A path as of `path`, searched backwards from hops, the numbers in `stack`.
+
+        rows, after: of each hop its instruction, and the hop after it, NONE for the last; both
+        grow. A row of a block implies all rows before it, so each row is searched only once; rows
+        of the level of `first` or below can't come after `first`.
         """
         rank = self._rank[first]
         goal, floor = self._block[first], self._level[first]
         passed: dict[int, int] = {}
-        stack = list(seconds)
         while stack:
-            row = stack.pop()
+            at = stack.pop()
+            row = rows[at]
             block = self._block[row]
             if block == goal and row >= first:
-                return True
+                found = []
+                while at != NONE:
+                    found.append(rows[at])
+                    at = after[at]
+                return found
             low = passed.get(block, NONE)
             if row <= low:
                 continue
@@ -149,11 +182,20 @@ class HappensBefore:
             start = max(
                 bisect_right(self._rows, low, *here), bisect_right(self._levels, floor, *here)
             )
-            for source in self._sources[start : bisect_right(self._rows, row, *here)]:
+            for edge in range(start, bisect_right(self._rows, row, *here)):
+                source = self._sources[edge]
                 behind = self._level[source] > floor or source == first
-                if behind and not (within_rank and self._rank[source] != rank):
-                    stack.append(source)
-        return False
+                if not behind or (within_rank and self._rank[source] != rank):
+                    continue
+                hop = at
+                if (to := self._rows[edge]) != row:  # in its block, it comes before this one
+                    hop = len(rows)
+                    rows.append(to)
+                    after.append(at)
+                stack.append(len(rows))
+                rows.append(source)
+                after.append(hop)
+        return []
 
     def _index(self) -> None:
         """Indexes the edges by target row: the row, its level, the edge's source row, and the first
