@@ -27,15 +27,22 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import io
 import json
 import re
 import sys
+import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from itertools import accumulate, chain, pairwise
 
 NONE = -1
+MOST, MOST_RANKS = 1 << 26, 1 << 16
+"""The most chunks of all buffers, and of all messages, so that a small file can't take all memory;
+and the most ranks."""
+MOST_BYTES = 1 << 30
+"""The most bytes of a certificate, not compressed."""
 NUMBER = re.compile(r"\d+")
 
 
@@ -49,8 +56,8 @@ def need(holds, rule, *found):
         raise Refused(f"{rule}: " + " ".join(map(str, found)))
 
 
-WRONG = (Refused, LookupError, TypeError, ValueError, ArithmeticError, OSError, EOFError)
-WRONG += (RecursionError, MemoryError)
+WRONG = (Refused, LookupError, TypeError, ValueError, ArithmeticError, EOFError, zlib.error)
+WRONG += (gzip.BadGzipFile, RecursionError, MemoryError)
 """What is raised for a file or a certificate that isn't accepted."""
 
 
@@ -106,17 +113,14 @@ class Promise:
     digit for each rank, of `digit` bits; the highest of these is `guard`, and 0.
     """
 
-    def __init__(self, name, ranks, chunks, in_place, root, varies=False):
-        need(ranks > 0 and chunks > 0, "promise", ranks, "ranks,", chunks, "chunks")
+    def __init__(self, name, ranks, chunks, in_place, root, *, varies=False, most=1):
+        """most: how often an input may be in a sum."""
+        need(0 < ranks < MOST_RANKS and chunks > 0, "promise", ranks, "ranks,", chunks, "chunks")
         self.name, self.ranks, self.chunks, self.in_place = name, ranks, chunks, in_place
-        self.root, self.varies = root, varies
-        self.count_to(1)
-
-    def count_to(self, most):
-        """Chooses digits for inputs that a sum has at most so often."""
-        self.digit = most.bit_length() + 1
-        every = sum(1 << self.digit * rank for rank in range(self.ranks))
-        self.every, self.guard = every, every << self.digit - 1
+        self.root, self.varies, self.digit = root, varies, most.bit_length() + 1
+        # A 1 in each digit.
+        self.every = ((1 << self.digit * ranks) - 1) // ((1 << self.digit) - 1)
+        self.guard = self.every << self.digit - 1
 
     def union(self, sums):
         """The inputs of several sums together; None if one comes too often, or with None."""
@@ -131,20 +135,23 @@ class Promise:
         return tuple(sorted(found.items()))
 
     @classmethod
-    def standard(cls, name, ranks, chunks, in_place, root, to=NONE):
+    def standard(cls, name, ranks, chunks, in_place, root, *, to=NONE, most=1):
         """The collective of a name. to: the rank with the output of a SendRecv."""
         need(name in STANDARD, "promise", f"{name!r} promises nothing that is known here")
         in_parts, out_parts, reduces, from_root, to_one = STANDARD[name]
-        found = cls(name, ranks, chunks, in_place, root, name.endswith("v"))
+        varies = name.endswith("v")
+        need(not (varies and in_place), "promise", "varying counts in place")
+        found = cls(name, ranks, chunks, in_place, root, varies=varies, most=most)
         need(not (from_root or to_one) or 0 <= root < ranks, "promise", "root", root)
         receiver = to if name == "sendrecv" else root
         # In place, the one buffer of a broadcast or a reduction is on every rank.
         shared = in_place and not in_parts and not out_parts and from_root != to_one
         gives = [not from_root or rank == root for rank in range(ranks)]
         gets = [not to_one or rank == receiver for rank in range(ranks)]
-        most = [chunks * (ranks if parts else 1) for parts in (in_parts, out_parts)]
-        found.inputs = [most[0] if one or shared else 0 for one in gives]
-        found.outputs = [most[1] if one or shared else 0 for one in gets]
+        sizes = [chunks * (ranks if parts else 1) for parts in (in_parts, out_parts)]
+        need(max(sizes) * ranks < MOST, "promise", "too many chunks")
+        found.inputs = [sizes[0] if one or shared else 0 for one in gives]
+        found.outputs = [sizes[1] if one or shared else 0 for one in gets]
         found.initial = [[one] * size for one, size in zip(gives, found.inputs, strict=True)]
         found.bases = [[0] * ranks, [0] * ranks]
         if in_place and in_parts != out_parts:  # the smaller buffer is the rank's part of the other
@@ -182,15 +189,20 @@ class Plan:
 
     columns: by name, of each instruction op, src_buffer, src_index, dst_buffer, dst_index, count,
     send_peer, recv_peer and channel. A peer from the number of ranks on is one of `groups`.
+    flagged: whether each word of a message has its own flag, and nothing else orders memory.
     """
 
     def __init__(
         self, promise, columns, block_rank, blocks, waits, scratch, slots, *,
-        per_chunk, by_instruction=False, direct=False, groups=(), keeps_input=False, notes=(),
+        per_chunk, by_instruction=False, direct=False, groups=(), keeps_input=False, flagged=False,
+        notes=(),
     ):  # fmt: skip
         self.promise, self.blocks, self.waits, self.slots = promise, blocks, waits, slots
         self.per_chunk, self.by_instruction, self.direct = per_chunk, by_instruction, direct
         self.groups, self.keeps_input, self.notes = groups, keeps_input, list(notes)
+        # Whether messages order nothing for others than themselves: one may be left out where
+        # counts vary, and shows only its own words with LL and LL128, if a runtime adds no waits.
+        self.local = flagged or promise.varies
         self.rows, self.block_rank = len(columns["op"]), list(block_rank)
         self.count, self.channel = columns["count"], columns["channel"]
         self.send_peer, self.recv_peer = columns["send_peer"], columns["recv_peer"]
@@ -216,6 +228,8 @@ class Plan:
             need(len(values) == rows, "tables", "a column of another length")
         need(all(0 <= op < len(OPS) for op in ops), "tables", "an unknown operation")
         need(len(scratch) == ranks and min(scratch) >= 0, "tables", "sizes of scratch")
+        need(sum(scratch) < MOST, "tables", "too much scratch")
+        need(min(self.count, default=0) >= 0 and sum(self.count) < MOST, "tables", "counts")
         need(list(block_rank) == sorted(block_rank), "tables", "blocks that are not rank by rank")
         need(all(0 <= rank < ranks for rank in block_rank), "tables", "a block of no rank")
         need(len(self.blocks) == len(block_rank) + 1, "tables", "the number of blocks")
@@ -228,7 +242,7 @@ class Plan:
     def _lay_out(self, scratch):
         """Numbers the chunks of all buffers: cells. In place, two buffers share them."""
         promise, total = self.promise, 0
-        self.base, self.end, self.data_end = ([[], [], []] for _ in range(3))
+        self.base, self.end = [[], [], []], [[], [], []]
         for rank, sizes in enumerate(zip(promise.inputs, promise.outputs, strict=True)):
             starts = [base[rank] for base in promise.bases]
             if not promise.in_place:
@@ -238,8 +252,6 @@ class Plan:
             for buffer in BUFFERS:
                 self.base[buffer].append(total + starts[buffer])
                 self.end[buffer].append(total + starts[buffer] + sizes[buffer])
-            if promise.in_place:  # either name may be used for all data
-                self.end[INPUT][rank] = self.end[OUTPUT][rank] = total + data
             total += data + scratch[rank]
         self.cells = total
 
@@ -251,14 +263,23 @@ class Plan:
             if used[row]:
                 buffer, rank = buffers[row], self.rank[row]
                 need(buffer in BUFFERS, "operands", word, "of", self.name(row))
-                found[row] = start = self.base[buffer][rank] + indexes[row]
-                inside = indexes[row] >= 0 and start + self.count[row] <= self.end[buffer][rank]
+                start = self.base[buffer][rank] + indexes[row]
+                # In place, either name may be used for what is in either buffer.
+                names = (
+                    (INPUT, OUTPUT) if self.promise.in_place and buffer != SCRATCH else (buffer,)
+                )
+                inside = any(
+                    self.base[one][rank] <= start and start + self.count[row] <= self.end[one][rank]
+                    for one in names
+                )
                 need(inside, "operands", "the", word, "of", self.name(row), "is outside")
+                found[row] = start
         return found
 
     def _check_rows(self):
         for row, op in enumerate(self.op):
-            need(op.name == "nop" or self.count[row] >= 1, "operands", self.name(row), "is empty")
+            right = self.count[row] >= 1 if op.name != "nop" else self.count[row] <= 1
+            need(right, "operands", self.name(row), "has a count of", self.count[row])
             if op.reads and op.writes:  # threads move elements in no order ("Thread blocks")
                 distance = abs(self.src[row] - self.dst[row])
                 apart = distance == 0 or distance >= self.count[row]
@@ -401,8 +422,7 @@ class Order:
             starts = first <= begin and plan.block[first] == plan.block[begin]
             arrives = end <= second and plan.block[end] == plan.block[second]
             need(starts and arrives, "path", plan.name(first), plan.name(second))
-            # Where counts vary, a message may be left out, and orders nothing.
-            if local[hop] or not plan.promise.varies:
+            if local[hop] or not plan.local:
                 strong = whole[hop] or first < begin or end < second
                 self.whole[first, second] = strong or self.whole.get((first, second), False)
 
@@ -497,7 +517,8 @@ class Run:
         self.memory, self.writer = (array("q", [NONE]) * plan.cells for _ in range(2))
         self.sent = array("q", [NONE]) * plan.at[-1]
         self.readers, self.pulls, self.belongs = {}, {}, {}
-        self.reduces = any(op.reduces for op in plan.op)
+        switched = any(len(puts) > 1 for puts in connections.senders.values())
+        self.reduces = switched or any(op.reduces for op in plan.op)
         promise = plan.promise
         for tree, (rank, index) in enumerate(self.sums.leaves):
             cell = plan.base[INPUT][rank] + index
@@ -598,8 +619,12 @@ def check(plan, witness):
     need(kept or not plan.keeps_input, "input", "the caller's input is overwritten")
     conditions = ["in place" if promise.in_place else "out of place"]
     conditions += [f"root {promise.root}"] if promise.root != NONE else []
-    conditions += [f"{plan.slots} slots or more, one for each "]
-    conditions[-1] += "chunk" if plan.per_chunk else "message"
+    unit = "chunk" if plan.per_chunk else "message"
+    conditions.append(f"{plan.slots} slots or more, one for each {unit}")
+    if plan.direct:
+        sends = {row for row, op in enumerate(plan.op) if op.sends}
+        pulled = len(sends - run.staged)
+        conditions.append(f"{pulled} of {len(sends)} messages at most stay in the sender's memory")
     conditions += [] if kept else ["the input may be overwritten"]
     return conditions + plan.notes, run.orders()
 
@@ -611,7 +636,7 @@ COLUMNS = ("op", "src_buffer", "src_index", "dst_buffer", "dst_index", "count", 
 COLUMNS += ("recv_peer", "channel")
 
 
-def read_plan(data, **_):
+def read_plan(data, slots=None):
     """The plan of a file of sley, as sley's own engines execute it."""
     need(data[:8] == b"sleyplan" and data[8:10] == b"\1\0", "file", "not a plan of version 1")
     end = 32 + int.from_bytes(data[12:16], "little")
@@ -627,22 +652,25 @@ def read_plan(data, **_):
         position += size + -size % 8
     need(position == len(data), "file", "the end isn't that of the last column")
     words = head["plan"]
+    promise = promise_of(words["collective"], columns)
     groups = parts_of(columns, "groups") if "groups.offset" in columns else ()
-    plain = words["protocol"] == "Simple"
-    need(plain or not groups, "groups", "those of", words["protocol"], "have no rules here")
+    plain, direct = (words["protocol"] == name for name in ("Simple", "Direct"))
+    known = not groups or (plain and promise.varies is False)
+    need(known, "groups", "those of", words["protocol"], "have no rules here")
     rows = {name: columns[f"instructions.{name}"] for name in COLUMNS}
     return [
         Plan(
-            promise_of(words["collective"], columns),
+            promise,
             rows,
             columns["plan.block_rank"],
             columns["plan.block_offset"],
             parts_of(columns, "waits"),
             columns["plan.scratch_chunks"],
-            words["slots"],
-            per_chunk=words["per_chunk"],
+            words["slots"] if slots is None else slots,
+            # Of Direct, whose engines are sley's alone, every message takes one slot.
+            per_chunk=words["per_chunk"] and not direct,
             by_instruction={"tile": False, "instruction": True}[words["loop_order"]],
-            direct=words["protocol"] == "Direct",
+            direct=direct,
             groups=groups,
         )
     ]
@@ -656,28 +684,33 @@ def parts_of(columns, table):
     return [target[first:end] for first, end in pairwise(offset)]
 
 
+COLLECTIVE = ("input_chunks", "output_chunks", "input_base", "output_base", "initial", "expected")
+
+
 def promise_of(words, columns):
     """The promise of a plan file. That of a collective with a known name must be this collective's;
     another one is what the file says, which only its author can judge."""
     name, ranks, chunks, in_place, root, *varying = words
-    found = Promise(name, ranks, chunks, in_place, root, bool(varying))
     of = {word: columns[f"collective.{word}"].tolist() for word in COLLECTIVE}
     for word in COLLECTIVE[:4]:
         need(len(of[word]) == ranks and min(of[word]) >= 0, "promise", word)
-    found.inputs, found.outputs = of["input_chunks"], of["output_chunks"]
-    found.bases = [of["input_base"], of["output_base"]]
-    starts = [list(accumulate(one, initial=0)) for one in (found.inputs, found.outputs)]
+    starts = [list(accumulate(of[word], initial=0)) for word in COLLECTIVE[:2]]
     lengths = [len(of["initial"]), len(of["expected"])]
     need(lengths == [one[-1] for one in starts], "promise", "sizes of the buffers")
-    found.initial = [list(map(bool, of["initial"][a:b])) for a, b in pairwise(starts[0])]
     values = []
     for ids in parts_of(columns, "values"):
         need(ids and min(ids) >= 0 and max(ids) < lengths[0], "promise", "inputs", ids)
         owners = [bisect_right(starts[0], k) - 1 for k in ids]
-        values.append(
-            Counter((rank, k - starts[0][rank]) for rank, k in zip(owners, ids, strict=True))
-        )
-    found.count_to(max((max(one.values()) for one in values), default=1))
+        pairs = zip(owners, ids, strict=True)
+        values.append(Counter((rank, k - starts[0][rank]) for rank, k in pairs))
+    # Of all values, so that both promises below count alike.
+    most = max((max(one.values()) for one in values), default=1)
+    found = Promise(name, ranks, chunks, in_place, root, varies=bool(varying), most=most)
+    found.inputs, found.outputs = of["input_chunks"], of["output_chunks"]
+    found.bases = [of["input_base"], of["output_base"]]
+    whole = all(base % chunks == 0 for bases in found.bases for base in bases)
+    need(whole and sum(lengths) < MOST, "promise", "places of the buffers")
+    found.initial = [list(map(bool, of["initial"][a:b])) for a, b in pairwise(starts[0])]
     sets = []
     for value in values:
         terms = (((index, n << found.digit * rank),) for (rank, index), n in value.items())
@@ -687,12 +720,10 @@ def promise_of(words, columns):
     found.wanted = lambda rank, index: sets[of["expected"][starts[1][rank] + index]]
     if name in STANDARD:
         to = next((rank for rank, size in enumerate(found.outputs) if size), 0)
-        same = found.equals(Promise.standard(name, ranks, chunks, in_place, root, to))
-        need(same, "promise", "not that of", name)
+        own = Promise.standard(name, ranks, chunks, in_place, root, to=to, most=most)
+        need(found.equals(own), "promise", "not that of", name)
+    need(name in STANDARD or not found.varies, "promise", "varying counts of", ascii(name))
     return found
-
-
-COLLECTIVE = ("input_chunks", "output_chunks", "input_base", "output_base", "initial", "expected")
 
 
 # ---- MSCCL XML ("In MSCCL XML") ----------------------------------------------------------------
@@ -701,25 +732,32 @@ COLLECTIVE = ("input_chunks", "output_chunks", "input_base", "output_base", "ini
 class Target:
     """A runtime that reads MSCCL XML.
 
-    slot_bytes: by protocol, the bytes of a slot; of Simple a quarter for `short`. most_bytes: of
-    calls for a file without maxBytes. inclusive: whether it is used for a call of maxBytes.
+    names: the collectives by its names. fused: whether it runs fused operations. slot_bytes: by
+    protocol, the bytes of a slot; of Simple a quarter for the collectives `short`. both_places:
+    whether it reads `outofplace`, otherwise `inplace` says both. last_size: of the calls for which
+    it takes a file with this maxBytes; None without a limit.
     """
 
-    def __init__(self, fused, ll, ll128, short, places, names, inclusive, unlimited, most_bytes):
-        self.fused, self.short, self.places, self.names = fused, short, places, names
+    def __init__(self, names, *, ll, ll128, fused=True, short=(), both_places=True):
+        self.names, self.fused, self.short, self.both_places = names, fused, short, both_places
         self.slot_bytes = {"Simple": 2 << 20, "LL": ll, "LL128": ll128}
-        self.inclusive, self.unlimited, self.most_bytes = inclusive, unlimited, most_bytes
+
+    def last_size(self, most):
+        """See above. most: of the attribute, NONE without it."""
+        if self.both_places:
+            return None if most <= 0 or most >= 1 << 40 else most
+        most = 128 << 20 if most == NONE else most
+        return None if most >= 1 << 40 else most - 1
 
 
-NAMES = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}
-LONG = NAMES | {name: name for name in ("reducescatter", "gather", "scatter")}
+COMMON = {name: name for name in ("allreduce", "allgather", "reduce", "broadcast", "alltoall")}
+MORE = COMMON | {name: name for name in ("reducescatter", "gather", "scatter")}
 SHORT = ("broadcast", "reduce")
 TARGETS = {
-    "executor": Target(True, 32 << 10, 576_000, SHORT, True, LONG, True, 0, None),
-    "rccl": Target(False, 16 << 10, 230_400, SHORT, True, LONG, True, 0, None),
+    "executor": Target(MORE, ll=32 << 10, ll128=576_000, short=SHORT),
+    "rccl": Target(MORE, ll=16 << 10, ll128=230_400, short=SHORT, fused=False),
     "msccl": Target(
-        *(True, 32 << 10, 576_000, (), False, NAMES | {"reduce_scatter": "reducescatter"}),
-        *(False, 1 << 40, 128 << 20),
+        COMMON | {"reduce_scatter": "reducescatter"}, ll=32 << 10, ll128=576_000, both_places=False
     ),
 }
 XML_OPS = {
@@ -755,107 +793,126 @@ def elements(text):
 
 
 def number(attributes, name, default=None):
-    """A whole number of a tag."""
-    text = attributes.get(name, default)
-    need(isinstance(text, int) or re.fullmatch(r"0|-?[1-9]\d*", text or ""), "file", name, text)
-    return int(text)
+    """A whole number of a tag, as C reads it: of 32 bits, but for sizes of calls."""
+    text = attributes.get(name, "" if default is None else str(default))
+    need(re.fullmatch(r"0|-?[1-9][0-9]{0,18}", text), "file", name, ascii(text))
+    value = int(text)
+    bits = 63 if name.endswith("Bytes") else 31
+    need(-(1 << bits) <= value < 1 << bits, "file", name, value)
+    return value
 
 
 class Steps:
     """The steps of a file that are no nops, as a runtime merges and numbers them.
 
-    rows: (rank, block, tag's attributes); first: whether a step begins a transmission. waits: of
-    each row the rows that it waits for.
+    rows: the attributes of each; ends: of each block the first row after it. first: whether a row
+    begins a transmission. waits: of each row the rows that it waits for.
     """
 
     def __init__(self, blocks):
+        """blocks: (rank, number of the block on it, attributes of its steps)."""
         self.rows, self.first, self.ends = [], [], [0]
-        waits, announced, where = [], [], {}
+        waiting, self.announced, self.sizes = [], {}, {}
         for rank, block, steps in blocks:
-            number_now, reductions, run, pending = NONE, 0, 0, []
-            announced.append([])
-            where[rank, block] = len(announced) - 1
-            for s, step in enumerate(steps):
-                need(number(step, "s") == s, "steps", "s of a block", block, "of rank", rank)
-                waiting = number(step, "depid") != NONE
-                if waiting:
-                    pending.append((rank, number(step, "depid"), number(step, "deps")))
-                if step["type"] == "nop":
-                    continue
-                last = self.rows[-1][2] if len(self.rows) > self.ends[-1] else {}
-                same = all(step[k] == last.get(k) for k in ("dstbuf", "dstoff", "srcbuf"))
-                joins = last.get("type") == step["type"] == "re" and same and not waiting
-                joins = joins and last["hasdep"] == "0" and reductions != REDUCE_RUN
-                reductions += step["type"] == "re"
-                run = run + 1 if joins else 1
-                need(run <= REDUCE_RUN, "merged", "more than", REDUCE_RUN, "reductions at once")
-                need(not joins or step["cnt"] == last["cnt"], "merged", "counts that differ")
-                if joins:
-                    number_now += 1
-                else:
-                    # Waits of nops go to the next transmission, which must have one itself.
-                    need(waiting or not pending, "nops", "a step after nops without a wait")
-                    waits += [(len(self.rows), *wait) for wait in pending]
-                    number_now += max(len(pending), 1)
-                    pending = []
-                self.rows.append((rank, block, step))
-                self.first.append(not joins)
-                if step["hasdep"] == "1":
-                    announced[-1].append((number_now, len(self.rows) - 1))
-            self.ends.append(len(self.rows))
+            self.sizes[rank, block] = len(steps)
+            waiting += self._add_block(rank, block, steps)
         self.waits = [[] for _ in self.rows]
-        for row, rank, block, goal in waits:
-            need((rank, block) in where, "steps", "no block", block, "of rank", rank)
-            ends = [at for n, at in announced[where[rank, block]] if n >= goal][:1]
-            own = block == self.rows[row][1]
-            need(ends and not (own and ends[0] >= row), "never-ends", "a wait of rank", rank)
-            self.waits[row] += [] if own else ends
+        for row, own, named, goal in waiting:
+            need(0 <= goal < self.sizes.get(named, 0), "steps", "no step", goal, "of", named)
+            # The first announcement of this number or a greater one ends the wait.
+            known = self.announced[named]
+            at = bisect_left(known, (goal, NONE))
+            ends = at < len(known) and (named != own or known[at][1] < row)
+            need(ends, "never-ends", "a wait of rank and block", own)
+            self.waits[row] += [row for _, row in known[at : at + 1]] if named != own else []
+
+    def _add_block(self, rank, block, steps):
+        """Adds a block's steps. Returns its waits, as (row, the own block, the other, number)."""
+        announced = self.announced[rank, block] = []
+        found, pending, last = [], [], {}
+        transmission, reductions, run = NONE, 0, 0
+        for s, step in enumerate(steps):
+            need(number(step, "s") == s, "steps", "s of block", block, "of rank", rank)
+            need(step["type"] in XML_OPS and step["hasdep"] in ("0", "1"), "file", step)
+            if waits := number(step, "depid") != NONE:
+                pending.append((number(step, "depid"), number(step, "deps")))
+            if step["type"] == "nop":
+                continue
+            # A reduction into the same place is merged into the one before it.
+            same = all(step[k] == last.get(k) for k in ("type", "dstbuf", "dstoff", "srcbuf"))
+            joins = same and step["type"] == "re" and not waits and last["hasdep"] == "0"
+            joins = joins and reductions != REDUCE_RUN
+            reductions += step["type"] == "re"
+            run = run + 1 if joins else 1
+            need(run <= REDUCE_RUN, "merged", "more than", REDUCE_RUN, "reductions at once")
+            need(not joins or step["cnt"] == last["cnt"], "merged", "counts that differ")
+            if not joins:
+                # Waits of nops go to the next transmission, which must have one itself.
+                need(waits or not pending, "nops", "a step after nops without a wait")
+                own = (rank, block)
+                found += [(len(self.rows), own, (rank, other), at) for other, at in pending]
+            # A transmission takes a number for each of its waits, and for each merged step.
+            transmission += 1 if joins else max(len(pending), 1)
+            pending = pending if joins else []
+            if step["hasdep"] == "1":
+                announced.append((transmission, len(self.rows)))
+            self.rows.append(step)
+            self.first.append(not joins)
+            last = step
+        self.ends.append(len(self.rows))
+        return found
 
 
-def read_xml(data, target, root=None, most=None, slot_bytes=None, **_):
+def blocks_of(gpus):
+    """The blocks of the tags of GPUs: (rank, number, attributes of the steps), and their own
+    attributes."""
+    need([number(gpu[1], "id") for gpu in gpus] == [*range(len(gpus))], "file", "ids of GPUs")
+    blocks, tags, sending, receiving = [], [], [], []
+    for rank, (_, _, children) in enumerate(gpus):
+        children = [child for child in children if child[0] != "copy"]  # which runtimes ignore
+        children = sorted(children, key=lambda block: number(block[1], "id"))
+        for block, (name, tag, steps) in enumerate(children):
+            need(name == "tb" and number(tag, "id") == block, "file", "ids of blocks")
+            need(all(step[0] == "step" for step in steps), "file", "no <step>")
+            blocks.append((rank, block, [step[1] for step in steps]))
+            tags.append(tag)
+            send, receive, channel = (number(tag, word) for word in ("send", "recv", "chan"))
+            sending += [(rank, send, channel)] if send != NONE else []
+            receiving += [(receive, rank, channel)] if receive != NONE else []
+    # Ranks connect what their blocks name, and wait for the other end.
+    need(sorted(sending) == sorted(receiving), "peers", *({*sending} ^ {*receiving}))
+    need(len({*sending}) == len(sending), "peers", "two blocks at an end of a connection")
+    return blocks, tags
+
+
+def read_xml(data, target, *, root=None, slots=None, in_place=None, most=None, slot_bytes=None):
     """What a runtime executes of an MSCCL XML file: a plan for each place that it allows."""
     need(target in TARGETS, "target", "one of", *TARGETS, "is needed")
     runtime, tree = TARGETS[target], elements(data.decode())
     need(len(tree) == 1 and tree[0][0] == "algo", "file", "no <algo>")
     _, head, gpus = tree[0]
-    need(all(name == "gpu" for name, _, _ in gpus), "file", "no <gpu>")
+    need(all(gpu[0] == "gpu" for gpu in gpus), "file", "no <gpu>")
     gpus = sorted(gpus, key=lambda gpu: number(gpu[1], "id"))
-    ranks = number(head, "ngpus")
-    need([number(gpu[1], "id") for gpu in gpus] == [*range(ranks)], "file", "ids of GPUs")
-    blocks, tags = [], []
-    for rank, (_, _, children) in enumerate(gpus):
-        children = [child for child in children if child[0] != "copy"]  # which runtimes ignore
-        children = sorted(children, key=lambda block: number(block[1], "id"))
-        for block, (name, attributes, steps) in enumerate(children):
-            need(name == "tb" and number(attributes, "id") == block, "file", "ids of blocks")
-            need(all(step[0] == "step" for step in steps), "file", "no <step>")
-            blocks.append((rank, block, [step[1] for step in steps]))
-            tags.append(attributes)
-    named = [
-        (rank, number(tag, "send"), number(tag, "recv"), number(tag, "chan"))
-        for (rank, _, _), tag in zip(blocks, tags, strict=True)
-    ]
-    sending = {(rank, send, channel) for rank, send, _, channel in named if send != NONE}
-    receiving = {(recv, rank, channel) for rank, _, recv, channel in named if recv != NONE}
-    # Ranks connect what their blocks name, and wait for the other end.
-    need(sending == receiving, "peers", *sending ^ receiving)
-    steps, kinds = Steps(blocks), [op.name for op in OPS]
-    coll, per_loop = head["coll"], number(head, "nchunksperloop")
-    need(coll in runtime.names, "promise", f"{coll!r} promises nothing that is known here")
-    in_parts, out_parts, _, from_root, to_one = STANDARD[name := runtime.names[coll]]
-    parts = ranks if (in_parts or out_parts) and not (from_root or to_one) else 1
-    need(per_loop % parts == 0, "promise", "nchunksperloop", per_loop)
-    sizes = [number(gpu[1], "i_chunks" if from_root else "o_chunks") for gpu in gpus]
+    need(len(gpus) == number(head, "ngpus"), "file", len(gpus), "GPUs")
+    blocks, tags = blocks_of(gpus)
+    steps = Steps(blocks)
+    coll, per_loop, proto = head["coll"], number(head, "nchunksperloop"), head["proto"]
+    need(coll in runtime.names, "promise", f"{coll!a} promises nothing that is known here")
+    in_parts, out_parts, reduces, from_root, to_one = STANDARD[name := runtime.names[coll]]
+    rooted = from_root or to_one
+    parts = len(gpus) if (in_parts or out_parts) and not rooted else 1
+    need(per_loop > 0 and per_loop % parts == 0, "promise", "nchunksperloop", per_loop)
     if root is None:  # the only rank with the root's buffer
-        holders = [rank for rank, size in enumerate(sizes) if size > 0]
+        word = "i_chunks" if from_root else "o_chunks"
+        holders = [rank for rank, gpu in enumerate(gpus) if number(gpu[1], word) > 0]
         root = holders[0] if len(holders) == 1 else 0
     columns = {word: [] for word in COLUMNS}
+    names = [op.name for op in OPS]
     for (first, end), tag in zip(pairwise(steps.ends), tags, strict=True):
-        for _, _, step in steps.rows[first:end]:
-            need(step["type"] in XML_OPS and step["hasdep"] in ("0", "1"), "file", step)
-            op = OPS[kinds.index(XML_OPS[step["type"]])]
-            need(runtime.fused or not ((op.receives and op.sends) or op.name == "recv_reduce_copy"),
-                 "operation", op.name, "isn't run by", target)  # fmt: skip
+        for step in steps.rows[first:end]:
+            op = OPS[names.index(XML_OPS[step["type"]])]
+            fused = op.receives and (op.sends or op.reduces)
+            need(runtime.fused or not fused, "operation", op.name, "isn't run by", target)
             columns["op"].append(OPS.index(op))
             for side in ("src", "dst"):
                 columns[f"{side}_buffer"].append("ios".find(step[f"{side}buf"]))
@@ -864,39 +921,45 @@ def read_xml(data, target, root=None, most=None, slot_bytes=None, **_):
             columns["send_peer"].append(number(tag, "send"))
             columns["recv_peer"].append(number(tag, "recv"))
             columns["channel"].append(number(tag, "chan"))
-    # Without a limit of the calls, a chunk may fill a slot, so that each takes one.
-    given = number(head, "maxBytes", runtime.most_bytes or 0)
-    end = None if given >= 1 << 40 or given == runtime.unlimited == 0 else given
-    end = end if end is None or runtime.inclusive else end - 1
+    least, end = number(head, "minBytes", 0), runtime.last_size(number(head, "maxBytes", NONE))
     end = most if most is not None and (end is None or most < end) else end
-    least = number(head, "minBytes", 0)
-    sends = [OPS[op].sends for op in columns["op"]]
-    longest = max((c for c, on in zip(columns["count"], sends, strict=True) if on), default=1)
-    proto = head["proto"]
-    short = proto == "Simple" and coll in runtime.short
-    slot_bytes = slot_bytes or runtime.slot_bytes[proto] // (4 if short else 1)
-    per_chunk = end is None or longest * -(-end // per_loop) > slot_bytes
+    need(end is None or max(least, 1) <= end, "sizes", "no calls from", least, "to", end)
     notes = [f"calls from {least} bytes" + (f" to {end} bytes" if end is not None else "")]
+    notes[0] += f", in elements a multiple of {per_loop}"
+    notes += ["sum, prod, min or max"] if reduces else []
+    # Without a limit of the calls a chunk may fill a slot, so that each takes one.
+    slot_bytes = slot_bytes or runtime.slot_bytes[proto] // (
+        4 if proto == "Simple" and coll in runtime.short else 1
+    )
+    sizes = zip(columns["count"], columns["op"], strict=True)
+    longest = max((count for count, op in sizes if OPS[op].sends), default=1)
+    needed = None if end is None or longest == 1 else longest * -(-end // per_loop)
+    per_chunk = needed is None or needed > slot_bytes
+    notes += [] if per_chunk else [f"slots of {needed} bytes or more"]
     inside = number(head, "inplace") == 1
-    outside = number(head, "outofplace") == 1 if runtime.places else not inside
+    outside = number(head, "outofplace") == 1 if runtime.both_places else not inside
     found = []
-    for in_place in [place for place, on in ((True, inside), (False, outside)) if on]:
+    for place in [place for place, on in ((True, inside), (False, outside)) if on]:
+        if in_place not in (None, place):
+            continue
         plan = Plan(
-            Promise.standard(name, ranks, per_loop // parts, in_place, root),
+            Promise.standard(name, len(gpus), per_loop // parts, place, root if rooted else NONE),
             columns,
             [rank for rank, _, _ in blocks],
             steps.ends,
             steps.waits,
             [number(gpu[1], "s_chunks") for gpu in gpus],
-            SLOTS[proto],
+            SLOTS[proto] if slots is None else slots,
             per_chunk=per_chunk,
             keeps_input=True,
+            flagged=proto != "Simple",
             notes=notes,
         )
         for row, first in enumerate(steps.first):  # merged steps read all sources before they write
             apart = first or abs(plan.src[row] - plan.dst[row]) >= plan.count[row]
             need(apart, "merged", plan.name(row))
         found.append(plan)
+    need(found, "file", "it is for no calls", "" if in_place is None else "of this place")
     return found
 
 
@@ -913,6 +976,8 @@ def main(arguments=None):
     parser.add_argument("--root", type=int, help="root of an XML file's collective")
     parser.add_argument("--max-bytes", type=int, help="only calls up to this size")
     parser.add_argument("--slot-bytes", type=int, help="bytes of a slot")
+    for word, value in (("--in-place", True), ("--out-of-place", False)):
+        parser.add_argument(word, dest="in_place", action="store_const", const=value)
     given = parser.parse_args(arguments)
     try:
         with open(given.file, "rb") as file:  # noqa: PTH123 - as short as it can be
@@ -923,35 +988,51 @@ def main(arguments=None):
         print(f"sley-check: {error}", file=sys.stderr)
         return 2
     try:
-        read = read_plan if data.startswith(b"sley") else read_xml
-        need(read is read_xml or given.target is None, "target", "a plan is run by sley's engines")
-        plans = read(data, target=given.target, root=given.root, most=given.max_bytes,
-                     slot_bytes=given.slot_bytes)  # fmt: skip
-        need(plans, "file", "it is for no calls")
-        if text[:2] == b"\x1f\x8b":
-            text = gzip.decompress(text)
-        witnesses = {one["in_place"]: one for one in json.loads(text)["executions"]}
+        if data.startswith(b"sley"):
+            need(given.target is None, "target", "sley's engines run a plan of sley")
+            plans = read_plan(data, given.slots)
+        else:
+            plans = read_xml(
+                data,
+                given.target,
+                root=given.root,
+                slots=given.slots,
+                in_place=given.in_place,
+                most=given.max_bytes,
+                slot_bytes=given.slot_bytes,
+            )
+        executions = json.loads(content_of(text))["executions"]
+        witnesses = {one["in_place"]: one for one in executions}
         found = []
         for plan in plans:
-            plan.slots = given.slots or plan.slots
             in_place = plan.promise.in_place
             need(in_place in witnesses, "certificate", "none for calls with in_place", in_place)
             found.append((plan, *check(plan, witnesses[in_place])))
-        for result in found:
-            report(*result)
     except WRONG as error:
         what = "" if isinstance(error, Refused) else f"malformed: {type(error).__name__}: "
         print(f"refused: {given.file}: {what}{error}")
         return 1
+    for result in found:
+        report(*result)
     return 0
+
+
+def content_of(text):
+    """The content of a certificate, which may be compressed."""
+    if text[:2] != b"\x1f\x8b":
+        return text
+    with gzip.open(io.BytesIO(text)) as file:
+        content = file.read(MOST_BYTES + 1)
+    need(len(content) <= MOST_BYTES, "certificate", "more than", MOST_BYTES, "bytes")
+    return content
 
 
 def report(plan, conditions, orders):
     """Prints what is proven."""
     promise, (number_of, text) = plan.promise, orders
-    print(f"accepted: a correct {promise.name} on {promise.ranks} ranks; no race; no hang")
-    if promise.name not in STANDARD:
-        print("  its promise is the file's own")
+    own = promise.name not in STANDARD
+    name = f"{promise.name!a}, with the promise of the file," if own else promise.name
+    print(f"accepted: a correct {name} on {promise.ranks} ranks; no race; no hang")
     for condition in conditions:
         print(f"  for: {condition}")
     if number_of:

@@ -125,14 +125,12 @@ def test_what_is_proven_without_a_wait_is_right_in_all_pieces(
 
 
 def test_an_order_of_whole_messages_would_prove_wrong_plans() -> None:
-    reaches = HappensBefore.reaches
+    path = HappensBefore.path
     for count, back, hops in product((2, 3, 4), (1, 2), (1, 2)):
         if back >= count:
             continue
         plan = without_wait(chain(count, back, hops), 0)
         assert codes(plan) == ["V204"]
         assert wrong_engines(plan, Random(back), 20)
-        with mock.patch.object(
-            HappensBefore, "reaches", lambda self, a, b, **_: reaches(self, a, b)
-        ):
+        with mock.patch.object(HappensBefore, "path", lambda self, a, b, **_: path(self, a, b)):
             assert codes(plan) == []

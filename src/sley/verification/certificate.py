@@ -40,7 +40,9 @@ def _execution(proof: Proof) -> dict[str, Any]:
     if plan.protocol is Protocol.DIRECT and len(plan.groups):
         found = "groups with Direct, which engines without a switch replace"
         raise V223.error(at=plan.sources.whole, expected="peers that are ranks", found=found)
-    plan = replace(plan, slots=proof.slots, per_chunk=proof.per_chunk)
+    # Only sley's engines run Direct, and there a message takes one slot.
+    per_chunk = proof.per_chunk and plan.protocol is not Protocol.DIRECT
+    plan = replace(plan, slots=proof.slots, per_chunk=per_chunk)
     messages = Messages.of(plan)
     witnesses: dict[str, Any] = {"in_place": plan.collective.in_place}
     holds = None
