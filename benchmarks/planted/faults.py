@@ -373,6 +373,18 @@ FAULTS: tuple[Fault, ...] = (
         "[&](auto reader) { if (reader) meet(reader, a.read, row, cell, place); });",
     ),
     _fault(
+        "sums: orders of instructions are given to others",
+        "verification",
+        "return np.array(made, np.int64)[at.ravel()]",
+        "return np.array(made, np.int64)[np.sort(at.ravel())]",
+    ),
+    _fault(
+        "sums: orders whose first part has equally many trees are one",
+        "verification",
+        "self._number.setdefault((free, parts), new)",
+        "self._number.setdefault((free, (len(self.within(parts[0])), parts[-1])), new)",
+    ),
+    _fault(
         "races: a wait for the instruction before is enough",
         "verification",
         "return found != latest_.end() && found->second >= first;",
