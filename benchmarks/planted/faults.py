@@ -373,6 +373,18 @@ FAULTS: tuple[Fault, ...] = (
         "[&](auto reader) { if (reader) meet(reader, a.read, row, cell, place); });",
     ),
     _fault(
+        "sums: orders of instructions are given to others",
+        "verification",
+        "return np.array(made, np.int64)[at.ravel()]",
+        "return np.array(made, np.int64)[np.sort(at.ravel())]",
+    ),
+    _fault(
+        "sums: orders whose first part has equally many trees are one",
+        "verification",
+        "self._number.setdefault((free, parts), new)",
+        "self._number.setdefault((free, (len(self.within(parts[0])), parts[-1])), new)",
+    ),
+    _fault(
         "races: a wait for the instruction before is enough",
         "verification",
         "return found != latest_.end() && found->second >= first;",
@@ -381,20 +393,20 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "races: messages order instructions though counts vary",
         "verification",
-        "if varies and order.reaches_within_rank(a, b):",
-        "if varies and order.reaches(a, b):",
+        "within_rank=varies or flagged):",
+        "within_rank=flagged):",
     ),
     _fault(
         "races: a message that comes back orders all its chunks",
         "verification",
-        "order.reaches(a, b, whole=not aligned[k])",
-        "order.reaches(a, b)",
+        "order.reaches(a, b, whole=not aligned[k], ",
+        "order.reaches(a, b, ",
     ),
     _fault(
         "races: a sender has sent all its chunks before its receiver passes one on",
         "verification",
-        "(found if by_wait else chain).append(source)",
-        "found.append(source)",
+        "if self._rank[source] == self._rank[at]:  # by a wait",
+        "if True:",
     ),
     _fault(
         "waits: a message that comes back implies the waits between all its chunks",

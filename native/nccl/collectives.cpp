@@ -344,6 +344,14 @@ Result say_lacking(const Comm& comm, Part& part, const char* function, const Req
     return Result::kSuccess;
 }
 
+// Whether a call's bits depend on the order: sums of floats round, and of +0 and -0 the later one may
+// be a minimum. Integers wrap around.
+bool wants_order(const char* kind, int type) {
+    const bool is_float = type >= 0 && type < kTypesCount && kTypes[type].one != 0;
+    return is_float && std::string_view(kind).find("reduce") != std::string_view::npos &&
+           wants_same_bits();
+}
+
 Result refuse_order(const char* function) {
     return refuse(Result::kInvalidUsage, "N658", std::string("sums in one order for ") + function,
                   "a call for NCCL, which adds in others",
@@ -364,8 +372,7 @@ template <class Pass, class Later>
 Result run(const char* kind, const char* function, const Request& request, const Pass& pass,
            const Later& later) {
     Comm* comm = Comm::find(request.comm).comm;
-    const bool in_order = std::string_view(kind).find("reduce") != std::string_view::npos &&
-                          wants_same_bits();
+    const bool in_order = wants_order(kind, request.type);
     if (comm == nullptr || !comm->runs(kind)) {
         return in_order ? group.note(refuse_order(function)) : pass();
     }

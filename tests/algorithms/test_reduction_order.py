@@ -13,10 +13,10 @@ from sley.ir.cut import border
 from sley.ir.groups import without_groups
 from sley.ir.words import ReduceOp
 from sley.verification import SumOrder
-from support.processes.rank_threads import execute
+from support.processes.rank_threads import Limits, execute
 
 Array = np.ndarray[Any, Any]
-NODES, GPUS, RANKS, COUNT = 3, 4, 12, 12 * 5 + 7
+NODES, GPUS, RANKS, COUNT = 3, 4, 12, 12 * 40 + 7
 REDUCTIONS = ("allreduce", "reduce", "reducescatter")
 REDUCING = [n for n, a in CATALOG.items() if a.collective in REDUCTIONS]
 
@@ -32,7 +32,7 @@ def compiled(name: str, in_place: bool) -> sley.Plan:
     sizes = (
         {"nodes": NODES, "gpus": GPUS} if "nodes" in CATALOG[name].parameters else {"ranks": RANKS}
     )
-    return sley.compile(build(name, **sizes, in_place=in_place))
+    return sley.compile(build(name, **sizes, in_place=in_place), instances=2)
 
 
 def run(name: str, in_place: bool, data: Array, op: ReduceOp = ReduceOp.SUM) -> list[Array]:
@@ -62,19 +62,24 @@ def in_order(order: SumOrder, data: Array) -> dict[int, Array]:
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", REDUCING)
 def test_the_proven_order_gives_the_bits(name: str, in_place: bool) -> None:
+    """Of all instances, and of tiles and what is left over of them, by an element's position."""
     plan = compiled(name, in_place)
     order = SumOrder.of(plan)
     scatters = CATALOG[name].collective == "reducescatter"
     data = values(RANKS * COUNT if scatters else COUNT)
     if not order.is_fixed:  # the CPU runtime has no switches
         order = SumOrder.of(without_groups(plan))
-    outputs = execute(plan, list(data), reduce_op=ReduceOp.SUM)
+    outputs = execute(plan, list(data), Limits(slot_bytes=64), reduce_op=ReduceOp.SUM)
     for rank, expected in in_order(order, data).items():
         assert outputs[rank].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(
-    "name", ["one-step-allreduce", "rank-order-allreduce", "one-step-reducescatter", "flat-reduce"]
+    "name",
+    [
+        *("one-step-allreduce", "rank-order-allreduce", "chain-allreduce"),
+        *("one-step-reducescatter", "flat-reduce"),
+    ],
 )
 def test_an_algorithm_adds_in_the_order_of_the_ranks(name: str) -> None:
     for in_place in (False, True):

@@ -60,6 +60,7 @@ FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "one-step-allreduce": (lambda n: 1, lambda n: n - 1),
     "all-pairs-allreduce": (lambda n: 2, two),
     "rank-order-allreduce": (lambda n: 2, two),
+    "chain-allreduce": (lambda n: 2 * (n - 1), lambda n: min(n - 1, 2)),
     "direct-alltonext": (lambda n: 1, lambda n: 1),
     "ring-allgather": (lambda n: n - 1, lambda n: n - 1),
     "all-pairs-allgather": (lambda n: 1, lambda n: n - 1),

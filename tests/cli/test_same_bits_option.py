@@ -61,7 +61,7 @@ def packaged(folder: Path, target: str, row: str) -> Result:
     [
         ('what = "rank-order-allreduce"\nranks = 4', False),
         ('what = "two-level-allreduce"\nnodes = 2\ngpus = 2', False),
-        ('what = "multi-tree-allreduce"\nnodes = 1\ngpus = 4', False),
+        ('what = "chain-allreduce"\nranks = 4', False),
         ('what = "all-pairs-allreduce"\nranks = 4', True),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,17 @@ def test_sizes_for_which_no_runtime_chooses_the_file_are_noted(tmp_path: Path) -
     assert "note" not in sley(*many[:4], "-b", "64K").stderr
 
 
+def test_the_json_has_the_models_error_and_the_notes() -> None:
+    arguments = ("simulate", "nccl-allreduce", "--topology", "dgx-h100", "-b", "1M")
+    said = json.loads(sley(*arguments, "--json").stdout)
+    text = sley(*arguments)
+    (row,) = said["simulations"]
+    assert re.search(f"^model's error +{re.escape(row['model_error'])}$", text.stdout, re.M)
+    (note,) = said["notes"]
+    assert "dgx-h100-nvls has it" in note
+    assert f"note: {note}\n" == text.stderr
+
+
 def test_a_target_with_one_sided_plans_is_refused() -> None:
     result = sley("simulate", *RING, "--target", "mscclpp")
     assert result.exit_code == 2
@@ -189,8 +201,16 @@ def test_several_plans_are_simulated_side_by_side(tmp_path: Path) -> None:
     table = sley("compare", *what, "--topology", "ndv4", "--html", page).stdout
     assert all(text in table for text in what)
     assert page.exists()
-    own = simulated("compare", "ring-allreduce --topology 1x4", *what, "--topology", "ndv4")
-    assert [row["topology"] for row in own] == ["1x4", "ndv4", "ndv4"]
+    several = ("compare", "nccl-allreduce --topology dgx1", "nccl-allreduce", "--topology", "ndv4")
+    assert [row["topology"] for row in simulated(*several)] == ["dgx1", "ndv4"]
+    table = sley(*several).stdout
+    assert [line.split()[-1] for line in table.splitlines()[:3]] == ["topology", "dgx1", "ndv4"]
+
+
+def test_a_plan_of_a_collective_that_is_also_named_is_compared_once() -> None:
+    rows = simulated("compare", "ring-allreduce", "allreduce", "--topology", "1x2", "-b", "1K")
+    assert [row["what"] for row in rows].count("ring-allreduce") == 1
+    assert len(rows) > 2
 
 
 def test_a_comparison_leaves_out_plans_with_errors_and_names_them() -> None:

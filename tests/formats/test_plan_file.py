@@ -51,7 +51,8 @@ def content_of(plan: Plan) -> bytes:
 def hm() -> Plan:
     """A plan with a topology, an estimate and sub-pipelines."""
     program = A.build("hm-allreduce", nodes=2, gpus=2)
-    return sley.compile(program, schedule="hpds", allocate="state", topology="2x2")
+    topology = replace(sley.Topology.cluster(2, 2), accuracy="fitted")
+    return sley.compile(program, schedule="hpds", allocate="state", topology=topology)
 
 
 PLANS: dict[str, Callable[[], Plan]] = {

@@ -1,12 +1,15 @@
 """Proofs of files, as their runtime reads them, and the conditions of proofs."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sley
 from sley.errors import SleyError
-from support.inputs.xml_plans import exchange
+from sley.ir.words import Op
+from support.inputs.xml_plans import I, O, S, Step, exchange, plan_of
 
 
 def conditions(proof: sley.Proof) -> dict[str, str]:
@@ -70,3 +73,34 @@ def test_wrong_targets_suffixes_and_settings_are_refused(tmp_path: Path) -> None
         sley.verify_file(path, max_bytes=4096)
     assert "executor" in caught.value.diagnostics[0].remedy
     assert refused(tmp_path / "missing.xml", "executor") == "F404"
+
+
+def test_messages_of_ll_order_no_other_words(tmp_path: Path) -> None:
+    """Rank 0 writes its scratch, sends it, and adds it to the answer, in another block: the kernels
+    may load it for the sum before the message arrives."""
+
+    def blocks(*waits: tuple[int, int]) -> list[list[list[Step]]]:
+        sent = Step(Op.SEND, (S, 0), send=1, chan=0)
+        summed = Step(Op.RECV_REDUCE_COPY, (S, 0), (O, 0), recv=1, chan=0, waits=waits)
+        other = [
+            Step(Op.RECV, dst=(S, 0), recv=0, chan=0),
+            Step(Op.SEND, (I, 0), send=0, chan=0),
+            Step(Op.COPY, (I, 0), (O, 0)),
+            Step(Op.REDUCE, (S, 0), (O, 0)),
+        ]
+        return [[[Step(Op.COPY, (I, 0), (S, 0)), sent], [summed]], [other]]
+
+    flat, ordered = (
+        plan_of(sley.AllReduce(2), rows, scratch=[1, 1]) for rows in (blocks(), blocks((0, 1)))
+    )
+    sley.verify(flat)
+    with pytest.raises(SleyError, match="V204"):
+        sley.verify(flat, flagged=True)
+    sley.verify(replace(flat, protocol=sley.Protocol.SIMPLE), flagged=True)
+    sley.verify(ordered, flagged=True)
+    # The file gets the wait, without which it would be refused.
+    sley.save(flat, tmp_path / "plan.xml")
+    assert len(sley.load(tmp_path / "plan.xml").waits) == 1
+    text = (tmp_path / "plan.xml").read_text()
+    (tmp_path / "plan.xml").write_text(re.sub('depid="0" deps="."', 'depid="-1" deps="-1"', text))
+    assert refused(tmp_path / "plan.xml", "executor") == "V204"

@@ -187,8 +187,8 @@ def reductions() -> None:
         assert library.ncclRedOpCreatePreMulSum(ctypes.byref(op), None, kind, 0, comm) == SUCCESS
         return op.value
 
-    def reduce(op: int, comm: Pointer) -> int:
-        return library.ncclAllReduce(nothing, nothing, size, 7, op, comm, None)
+    def reduce(op: int, comm: Pointer, dtype: int = 7) -> int:
+        return library.ncclAllReduce(nothing, nothing, size, dtype, op, comm, None)
 
     first, second, _ = create(1), create(2), create(1, other)
     journal()
@@ -202,6 +202,7 @@ def reductions() -> None:
     os.environ["SLEY_SAME_BITS"] = "Yes"
     assert reduce(SUM, one) == INVALID_USAGE, "NCCL's order is another one"
     assert "N658: expected sums in one order for ncclAllReduce, found a call for NC" in last_error()
+    assert reduce(SUM, one, 2) == SUCCESS, "int32 has the same bits in all orders"
     os.environ["SLEY_SAME_BITS"] = "0"
     assert reduce(SUM, one) == SUCCESS
     journal()

@@ -61,10 +61,10 @@ def test_sley_choose_prints_the_errors_of_the_page() -> None:
 
 
 def test_a_machine_without_a_table_of_its_family_has_no_error() -> None:
-    assert errors_text(topologies.mi250x().model) == "not known for this machine"
-    assert error_text(topologies.b200().model, 4096) == "not known for this machine"
-    assert error_text(topologies.b200().model, 2**30).startswith("median 5 %")
-    assert "by tables of MI300s" in errors_text(topologies.mi355x().model)
+    assert errors_text(topologies.mi250x()) == "not known for this machine"
+    assert error_text(topologies.b200(), 4096) == "not known for this machine"
+    assert error_text(topologies.b200(), 2**30).startswith("median 5 %")
+    assert "by tables of MI300s" in errors_text(topologies.mi355x())
 
 
 def test_a_point_has_an_error_for_each_protocol(modules: dict[str, ModuleType]) -> None:

@@ -85,6 +85,8 @@ def test_one_slot_is_the_limit_of_instances_that_could_overlap():
 def test_a_slow_memory_is_the_limit():
     model = replace(NODE.model, memory_GBps=10)
     assert _limit("one-step-allreduce", NODE, "64M", model).factor is Factor.MEMORY
+    shared = sley.topologies.find("one-h100:4")  # whose messages cross links of any rate
+    assert _limit("ring-allreduce", shared, "64M", instances=32).factor is Factor.MEMORY
 
 
 def test_the_text_has_the_limit_and_its_remedy():

@@ -64,8 +64,8 @@ def test_a_comparison_has_no_line_for_a_size_that_a_plan_lacks():
 
 def test_a_comparison_of_machines_has_the_errors_of_each():
     a100 = ring_simulation(2**20)
-    others = dataclasses.replace(a100.topology, name="others")
     model = dataclasses.replace(a100.model, architecture=90)
+    others = dataclasses.replace(a100.topology, name="others", model=model)
     h100 = dataclasses.replace(a100, topology=others, model=model)
     lines = comparison_table([("a", [a100]), ("b", [h100])])[-2:]
     assert f"error on {a100.topology.name}, " in lines[0]

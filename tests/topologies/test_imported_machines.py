@@ -128,6 +128,8 @@ def test_a_wrong_like_is_refused(tmp_path: Path) -> None:
     with pytest.raises(sley.SleyError, match="Did you mean ndv4") as caught:
         read(tmp_path, CLOUD, like="ndv44")
     assert caught.value.code == "T604"
+    with pytest.raises(sley.SleyError, match="Name the machine alone, ndv4"):
+        read(tmp_path, CLOUD, like="ndv4:2")
     with pytest.raises(sley.SleyError, match="T604"):
         read(tmp_path, CLOUD, like=["ndv4"])  # type: ignore[arg-type]
     with pytest.raises(sley.SleyError) as caught:

@@ -229,6 +229,16 @@ def test_rings_over_all_cards_count_as_rings_of_a_multi_ring_algorithm() -> None
     assert (card.program, card.instances) == ("ring-allgather", 2)
 
 
+@pytest.mark.parametrize("channels", [2, 5, 11])
+def test_channels_that_are_no_multiple_of_the_gpus_are_rings(channels: int) -> None:
+    topology = topologies.h200(2)
+    choice = nccl.forced("allgather", topology, channels << 16, RING, LL)
+    assert choice is not None
+    assert (choice.program, choice.channels) == ("multi-ring-allgather", channels)
+    assert nccl_plan("allgather", choice, topology).channels == channels
+    assert recipe_of(choice).arguments == {"rings": channels}
+
+
 def test_the_two_trees_of_a_double_tree_are_two_channels() -> None:
     two = nccl.default("allreduce", topologies.ndv4(2), "64K")
     assert (two.program, two.channels, two.instances) == ("multi-tree-allreduce", 16, 1)

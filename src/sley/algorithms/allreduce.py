@@ -98,6 +98,26 @@ def rank_order_allreduce(ranks: int, *, in_place: bool = False) -> Program:
     return trace(AllReduce(ranks, ranks, in_place), body)
 
 
+@algorithm("allreduce", "NCCL")
+def chain_allreduce(ranks: int, *, in_place: bool = False) -> Program:
+    """AllReduce along one chain: each rank adds its data to the sum of those before, and the total
+    takes the same path back.
+
+    Elements are summed as in `one_step_allreduce`, and each rank is linked to its neighbours alone.
+    Source: NCCL's trees within a node. Errors: L102, L121.
+    """
+    buffer = "in" if in_place else "out"
+
+    def body(p: ChunkProgram) -> None:
+        part = p.chunk(0, "in", 0)
+        for rank in range(1, ranks):
+            part = accumulator(p, rank, "in", buffer, 0).reduce(part)
+        for rank in reversed(range(ranks - 1)):
+            part = part.copy(rank, buffer, 0)
+
+    return trace(AllReduce(ranks, 1, in_place), body)
+
+
 @algorithm("allreduce", "MSCCLang 2, 5.1, 7.2")
 def hierarchical_allreduce(
     nodes: int, gpus: int, *, node_instances: int = 1, in_place: bool = False

@@ -250,18 +250,16 @@ def ring_orders(algorithm: str, nodes: int, gpus: int, rings: int | None) -> Lon
 
 @algorithm("allreduce", "NCCL")
 def multi_tree_allreduce(
-    nodes: int, gpus: int, *, orders: Orders = None, in_order: bool = False, in_place: bool = False
+    nodes: int, gpus: int, *, orders: Orders = None, in_place: bool = False
 ) -> Program:
     """AllReduce over double trees, one for each GPU of a node: up to the root, and down again.
 
     Double tree h has GPU h of every node as its head. Each of its two trees has a share of the data
     and its own channel; the second has the nodes in the opposite order (in the next place, if their
     number is odd). orders: rings that pass node by node, for a double tree each, with what a ring
-    visits of a node as its chain. in_order: along one ring, against its direction, so that sums of
-    one node have the order of its ranks. Source: NCCL's trees. Errors: L102, L121, L136.
+    visits of a node as its chain. Source: NCCL's trees. Errors: L102, L121, L136.
     """
     name, place = "multi-tree-allreduce", np.arange(nodes)
-    orders = [range(nodes * gpus)[::-1]] if in_order else orders
     mirrored = (place + 1) % nodes if nodes % 2 else nodes - 1 - place
     ways = _ways(name, nodes, gpus, None, orders) if orders is not None else None
     chains = _chains(name, nodes, gpus) if ways is None else ways.reshape(-1, nodes, gpus)

@@ -13,7 +13,7 @@ from sley import topologies
 from sley.cli.options import FILE, Whole, common_options, gather_options, option, output_option
 from sley.cli.output import Command, Phases, echo, print_json, print_note
 from sley.communicator.calibrating import MAX_PROCESSES, calibrate
-from sley.errors import Place
+from sley.errors import Place, counted
 from sley.errors.simulation import S713
 from sley.formats import check_folder
 from sley.ir.sizes import checked_size, size_text
@@ -119,6 +119,7 @@ def calibrate_command(ranks: int, repeats: int, given: Given, output: Path, phas
         with phases("fitting"):
             found = given.fit()
         topologies.save(found.topology, output)
+        _note_fit(found)
         _print_fit(found, output, as_json=phases.quiet)
     else:
         with phases("measuring"):
@@ -143,8 +144,28 @@ _MEANINGS = {
 }
 
 
+def _note_fit(found: Fit) -> None:
+    """Says what the table or the fit lacks."""
+    if not found.kept:
+        print_note("no fit makes the other sizes' errors smaller: the machine is written as it was")
+    elif found.kept != found.told:
+        print_note("with factors the other sizes' errors grow: the start-up alone is fitted")
+    if limits := found.limits_text:
+        print_note(f"{limits}: a machine that differs by more needs a TOML file of its own")
+    if repeated := [p for p in (*found.fitted, *found.held_out) if p.rows > 1]:
+        print_note(f"{counted(len(repeated), 'size')} in several rows, of which the median counts")
+    if beyond := found.beyond_nominal:
+        stem, colon, nodes = found.base.name.partition(":")
+        has_other = f"{stem}-nvls" in topologies.machine_names()
+        hint = f" With NVLS it is {stem}-nvls{colon}{nodes}." * has_other
+        print_note(
+            f"links are fitted beyond what they can carry: {beyond}. NCCL sent less than its plans "
+            f"for {found.base.name} do. Is this the machine?{hint}"
+        )
+
+
 def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
-    from sley.model.table_fit import UNTOLD, Changes
+    from sley.model.table_fit import UNTOLD
 
     changes = asdict(found.changes)
     points = [*found.fitted, *found.held_out]
@@ -156,22 +177,13 @@ def _print_fit(found: Fit, output: Path, *, as_json: bool) -> None:
         ]
         stated = {"before": found.stated(before=True), "after": found.stated()}
         values = {name: changes[name] for name in found.told}
-        result = {"ok": True, **values, "points": rows}
+        kept = {"kept": found.kept, "at_limits": found.at_limits}
+        result = {"ok": True, **values, **kept, "points": rows}
         print_json({**result, "held_out": stated, "output": str(output)})
         return
     for name, (word, meaning) in _MEANINGS.items():
         value = f"{changes[name]:.3f} {meaning}" if name in found.told else "not told by the sizes"
         echo(f"{word:<12}{value}")
-    if found.changes == Changes():
-        print_note("no fit makes the other sizes' errors smaller: the machine is written as it was")
-    if beyond := found.beyond_nominal:
-        stem, colon, nodes = found.base.name.partition(":")
-        has_other = f"{stem}-nvls" in topologies.machine_names()
-        hint = f" With NVLS it is {stem}-nvls{colon}{nodes}." * has_other
-        print_note(
-            f"links are fitted beyond what they can carry: {beyond}. NCCL sent less than its plans "
-            f"for {found.base.name} do. Is this the machine?{hint}"
-        )
     for name, reason in UNTOLD.items():
         echo(f"not fitted  {name}: {reason}")
     head = ("collective", "size", "measured us", "before", "after", "")

@@ -68,7 +68,9 @@ def compare_command(
                     )
                 continue
             found = fitting(choosing_for(selection, sizes), simulate)
-            columns += [(text.replace(selection.what, one, 1), row) for one, row in found]
+            named = [(text.replace(selection.what, one, 1), row) for one, row in found]
+            known = {name for name, _ in columns}
+            columns += [(name, row) for name, row in named if name not in known]
         except SleyError as error:
             refused.append((text, error))
     labels = _labels(what)

@@ -32,13 +32,20 @@ from sley.report.tables import stage_table
 T = TypeVar("T")
 
 
+_NOTES = "sley.notes"
+"""Where click's context keeps the remarks of a command."""
+
+
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Prints text for people: what files and other processes say can't control the terminal."""
     click.echo(printable(str(text)), err=err, nl=nl)
 
 
 def print_note(text: str) -> None:
-    """Prints a remark on standard error, so that it is no part of a result."""
+    """Prints a remark on standard error, so that it is no part of a result; `print_json` adds it to
+    one."""
+    if context := click.get_current_context(silent=True):
+        context.meta.setdefault(_NOTES, []).append(text)
     echo(f"note: {text}", err=True)
 
 
@@ -54,7 +61,10 @@ def print_rows(rows: Iterable[tuple[str, object]], *, err: bool = False) -> None
 
 
 def print_json(value: object) -> None:
-    """Prints `value` as one JSON document on standard output."""
+    """Prints `value` as one JSON document on standard output. That of a command, which has "ok",
+    gets the remarks so far as "notes"."""
+    if isinstance(value, dict) and "ok" in value:
+        value = value | {"notes": click.get_current_context().meta.get(_NOTES, [])}
     echo(json.dumps(value, indent=2))
 
 

@@ -46,6 +46,7 @@ from sley.formats import check_folder, write_file
 from sley.ir.plan import Plan
 from sley.ir.sizes import SizeRange, size_text
 from sley.model.simulation import Simulation, Simulator
+from sley.model.simulation.result import error_text
 from sley.report.analysis import critical_steps
 from sley.report.limit import WhatIf, limit_of, threads_of, what_if, what_if_lines
 from sley.report.simulation import simulation_lines, size_table
@@ -224,6 +225,7 @@ def simulation_json(s: Simulation) -> dict[str, Any]:
     return {
         "plan": s.plan.name,
         "topology": s.topology.name,
+        "model_error": None if s.measured else error_text(s.topology, s.size_bytes),
         **attributes(s, "size_bytes", "time_us", "algbw_GBps", "busbw_GBps"),
         "bound_us": s.bound.time_us,
         "bound_reason": s.bound.reason,

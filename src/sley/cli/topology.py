@@ -110,11 +110,13 @@ def _text(found: topologies.LoadedTopology) -> str:
         parts[0] += f"\n{found.machine.description}"
     if topology.in_network:
         parts[0] += "\nSwitches reduce and multicast."
+    if topology.accuracy:
+        parts[0] += f"\n{topology.accuracy}"
     parts.append(_links_text(topology))
     for nodes in alike_nodes(topology):
         parts.append(_node_text(topology, nodes))
     parts.append(_model_text(topology.model))
-    if found.machine is None and not found.notes:
+    if found.machine is None and not found.notes and not topology.accuracy:
         parts.append("These rates are no machine's. sley topology list has machines.")
     if found.machine is not None and found.machine.sources:
         sources = found.machine.sources.items()
@@ -179,7 +181,7 @@ def _as_json(found: topologies.LoadedTopology) -> dict[str, object]:
     return {
         "name": topology.name,
         "description": "" if machine is None else machine.description,
-        **attributes(topology, "ranks", "nodes", "in_network"),
+        **attributes(topology, "ranks", "nodes", "in_network", "accuracy"),
         "node": topology.node.tolist(),
         "card": topology.nic.tolist(),
         "links": [

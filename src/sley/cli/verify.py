@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
 from sley import formats
 from sley.cli.options import (
+    FILE,
     PlanCommand,
     RuntimeName,
     Selection,
@@ -17,7 +19,7 @@ from sley.cli.options import (
     flag,
     program_options,
 )
-from sley.cli.output import Phases, attributes, echo, report_notes
+from sley.cli.output import Phases, attributes, echo, print_written, report_notes
 from sley.cli.sources import (
     file_settings,
     on_topology,
@@ -32,6 +34,7 @@ from sley.formats import keywords
 from sley.formats.files import check, verify_file
 from sley.ir.plan import Plan
 from sley.verification import Proof, verify
+from sley.verification.certificate import certificate as certificate_of
 
 
 @click.command("verify", cls=PlanCommand)
@@ -55,6 +58,7 @@ from sley.verification import Proof, verify
     "--slot-bytes", type=SizeType(), help="For an XML file with --target: size of a slot."
 )
 @click.option("--order", is_flag=True, help="Show in which order it adds up.")
+@click.option("--certificate", type=FILE, help="Write what sley-check needs to prove it anew.")
 @common_options
 def verify_command(
     selection: Selection,
@@ -63,6 +67,7 @@ def verify_command(
     max_bytes: int | None,
     slot_bytes: int | None,
     order: bool,
+    certificate: Path | None,
     phases: Phases,
 ) -> None:
     """Prove that WHAT is correct: values, races, hangs, connections.
@@ -80,6 +85,8 @@ def verify_command(
     given = [word for word, value in sizes.items() if value is not None]
     if given and (form is None or target is None):
         raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
+    if certificate is not None and form is not None and target is None:
+        raise click.UsageError("--certificate of a runtime's file needs --target")
     if form is None:
         proof, recipe = _prove_plan(selection, target, phases)
         proofs: tuple[Proof, ...] = (proof,)
@@ -92,6 +99,9 @@ def verify_command(
         if target is not None:
             target = str(formats.target_named(target))
             end = f"as {target} executes the file"
+    if certificate is not None:
+        with phases("certificate"):
+            formats.write_file(certificate, certificate_of(proofs))
     if phases.quiet:
         phases.print_json(
             target=target,
@@ -112,6 +122,7 @@ def verify_command(
         echo(f"made from: {' '.join(filter(None, recipe.values()))}")
     if end:
         echo(end)
+    print_written(certificate)
     phases.report()
 
 

@@ -168,7 +168,7 @@ class Choices:
             f"# {title}",
             f"# {self._searched}; the chosen plans are proven",
             f"# each is within {MARGIN:.0%} of the fastest in its range; the simulator's own "
-            f"errors, median / 90th percentile: {errors_text(self.topology.model)}",
+            f"errors, median / 90th percentile: {errors_text(self.topology)}",
         ]
         most = max(choice.plan.blocks_per_rank for choice in self.ranges)
         if remark := blocks_text(most):

@@ -20,6 +20,7 @@ def nccl_plan(collective: str, choice: CollectiveChoice, topology: Topology) -> 
             choice.program,
             nodes=topology.nodes,
             gpus=topology.ranks // topology.nodes,
+            rings=choice.rings,
             orders=choice.orders or None,
             heads=choice.heads,
             in_place=collective != "alltoall",

@@ -98,6 +98,15 @@ V222 = Rule(
     example="a send of two chunks of the input, in place, of which one holds a sum already",
     instead="Use instructions of one chunk there, or multiply the input before the call.",
 )
+V223 = Rule(
+    "V223 no-certificate",
+    what="A certificate is asked for a plan of a kind that has none.",
+    why="sley-check knows plans of messages. It has no rules for one-sided plans, or for groups "
+    "whose members read one another's memory.",
+    example="sley verify plan.json --certificate plan.cert",
+    instead="Rely on the proof of sley verify; or certify a plan of messages, for groups with "
+    "Simple.",
+)
 V211 = Rule(
     "V211 relaxed-order",
     what="Only relaxed signals order two accesses to a chunk of a one-sided plan.",

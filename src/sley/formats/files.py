@@ -21,6 +21,7 @@ from sley.formats.format import Content, Format, RuntimeFormat, Target, by_suffi
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
 from sley.verification import Proof, verify
+from sley.verification.flagged import kernel_waits
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
@@ -82,7 +83,7 @@ def render(
     if form.is_own:
         check_kind(plan)
     else:
-        _prove(plan, form)
+        plan = _prove(plan, form)
     made = form.make(plan, **given)
     if isinstance(form, RuntimeFormat):
         settings = {"collective": plan.collective, "file": str(path)}
@@ -188,7 +189,11 @@ def _prove_executions(
     for way in found.executions:
         formats.refuse_varying_counts(way.plan.collective)
         proof = verify(
-            way.plan, way.slots, per_chunk=way.per_chunk, one_slot_bytes=way.one_slot_bytes
+            way.plan,
+            way.slots,
+            per_chunk=way.per_chunk,
+            one_slot_bytes=way.one_slot_bytes,
+            flagged=True,
         )
         proofs.append(proof.under(way.conditions))
     return FileProof(target, tuple(proofs), found.notes)
@@ -198,8 +203,7 @@ def check(plan: Plan, target: str | Target) -> None:
     """Proves a plan for a target's connections, and checks the target's limits. Errors: C307,
     V2xx, F4xx."""
     target = formats.target_named(target)
-    _prove(plan, FORMATS[target.suffix])
-    formats.check(plan, target)
+    formats.check(_prove(plan, FORMATS[target.suffix]), target)
 
 
 def runtimes(plan: Plan) -> tuple[str, ...]:
@@ -220,11 +224,13 @@ def _refused(check: Callable[..., object], *given: object) -> bool:
     return False
 
 
-def _prove(plan: Plan, form: Format) -> None:
-    """Proves a plan for the connections of a format's runtimes. Errors: C307, F437, V2xx."""
+def _prove(plan: Plan, form: Format) -> Plan:
+    """The plan, proven for the connections of a format's runtimes, with the waits that their
+    kernels don't add (docs/machine.md, "Order, races and hangs"). Errors: C307, F437, V2xx."""
     check_kind(plan)
     formats.refuse_varying_counts(plan.collective)
-    if form.runs_with_own_slots:
-        verify(plan, plan.protocol.slots, per_chunk=True)
-    else:
+    if not form.runs_with_own_slots:
         verify(plan)
+        return plan
+    verify(plan, plan.protocol.slots, per_chunk=True)
+    return replace(plan, waits=kernel_waits(plan))

@@ -188,6 +188,7 @@ def _topology_scalars(topology: Topology | None) -> dict[str, Any] | None:
         "name": topology.name,
         "in_network": bool(topology.in_network),
         "shared_memory": bool(topology.shared_memory),
+        **({"accuracy": topology.accuracy} if topology.accuracy else {}),
         "model": {
             name: [float(value.ll), float(value.ll128), float(value.simple)]
             if isinstance(value, ByProtocol)
@@ -379,6 +380,7 @@ def _topology(head: Section, of: Callable[..., Mapping[str, Any]]) -> Topology |
         model=CostModel(**costs),
         in_network=words.typed("in_network", bool),
         shared_memory=words.typed("shared_memory", bool),
+        accuracy=words.typed("accuracy", str, ""),
     )
 
 

@@ -7,7 +7,7 @@ before it has the last ones.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -91,43 +91,90 @@ class HappensBefore:
         # Filled by the first search: most plans need none.
         self._rows, self._levels, self._sources, self._first = [memoryview(b"")] * 4
 
-    def reaches(self, first: int, second: int, *, whole: bool = False) -> bool:
+    def reaches(
+        self, first: int, second: int, *, whole: bool = False, within_rank: bool = False
+    ) -> bool:
         """Whether `first` happens before `second`. Searches the blocks and waits of their rank
         first, which order most pairs, and only then messages over other ranks.
 
         whole: whether every element of `first` must come before every element of `second`;
             otherwise it suffices that elements with one place in their messages are ordered.
+        within_rank: whether blocks and waits alone must order them.
         """
-        if self.reaches_within_rank(first, second):
-            return True
-        return self._search(first, self._ended_before(second) if whole else [second])
+        return self._begin(first, second, whole, within_rank, {}) != NONE
 
-    def reaches_within_rank(self, first: int, second: int) -> bool:
-        """Whether blocks and waits of their rank alone order `first` before `second`."""
+    def path(self, first: int, second: int, *, whole: bool = False) -> list[int]:
+        """Instructions from one that is `first`, or comes after it in its block, to `second`, each
+        ordered before the next one by a block, a wait or a message; empty if there are none. whole:
+        as of `reaches`."""
+        after: dict[int, int] = {}
+        found = [self._begin(first, second, whole, False, after)]
+        if found == [NONE]:
+            return []
+        # Ends: what comes next is ordered after it.
+        while (row := found[-1]) != second:
+            goal = after[row]
+            sources, rows = self._edges(self._block[goal], NONE, goal)
+            ends = [to for source, to in zip(sources, rows, strict=True) if source == row]
+            found += [to for to in ends[-1:] if to != goal]
+            found.append(goal)
+        return found
+
+    def _begin(
+        self, first: int, second: int, whole: bool, within_rank: bool, after: dict[int, int]
+    ) -> int:
+        """The first instruction of `path`, NONE without one.
+
+        after: gets the instruction that was searched when each one was found: it comes next, or one
+            before it in its block.
+        """
         if not self._first:
             self._index()
-        return self._search(first, [second], within_rank=True)
+        starts = [(second, NONE)]
+        begin = self._search(first, starts, after, within_rank=True)
+        if begin == NONE and not within_rank:
+            after.clear()
+            starts = self._ended_before(second, after) if whole else starts
+            begin = self._search(first, starts, after)
+        return begin
 
-    def _ended_before(self, row: int) -> list[int]:
+    def _edges(self, block: int, after: int, last: int) -> tuple[memoryview[int], memoryview[int]]:
+        """The sources and the rows of the edges to the rows of a block behind `after` up to
+        `last`."""
+        here = self._first[block], self._first[block + 1]
+        edges = slice(bisect_right(self._rows, after, *here), bisect_right(self._rows, last, *here))
+        return self._sources[edges], self._rows[edges]
+
+    def _ended_before(self, row: int, after: dict[int, int]) -> list[tuple[int, int]]:
         """The latest instructions that have ended, with all their elements, before an instruction
-        moves its first one. They come before it, or before an instruction that passes its message
-        on, in a block or by a wait."""
+        moves its first one, each with what comes next. They come before it, or before an
+        instruction that passes its message on, in a block or by a wait. after: as of `_begin`."""
         # The chain of messages grows while it is read: by a sender, or by several of a group.
-        found, chain = [], [row]
+        found, chain = list[tuple[int, int]](), [row]
         # Ends: a sender has a lower level than its receiver.
         for at in chain:
             block = self._block[at]
             if at and self._block[at - 1] == block:
-                found.append(at - 1)
-            here = self._first[block], self._first[block + 1]
-            edges = slice(bisect_left(self._rows, at, *here), bisect_right(self._rows, at, *here))
-            for source in self._sources[edges]:
-                by_wait = self._rank[source] == self._rank[at]
-                (found if by_wait else chain).append(source)
+                found.append((at - 1, at))
+            for source in self._edges(block, at - 1, at)[0]:
+                if self._rank[source] == self._rank[at]:  # by a wait
+                    found.append((source, at))
+                else:
+                    after[source] = at
+                    chain.append(source)
         return found
 
-    def _search(self, first: int, seconds: list[int], *, within_rank: bool = False) -> bool:
-        """A search backwards from `seconds`.
+    def _search(
+        self,
+        first: int,
+        seconds: list[tuple[int, int]],
+        after: dict[int, int],
+        *,
+        within_rank: bool = False,
+    ) -> int:
+        """An instruction that is `first`, or comes after it in its block, found by a search
+        backwards from `seconds`, each with what comes next; NONE without one. after: as of
+        `_begin`.
 
         A row of a block implies all rows before it, so each row is searched only once; rows of the
         level of `first` or below can't come after `first`.
@@ -137,14 +184,16 @@ class HappensBefore:
         passed: dict[int, int] = {}
         stack = list(seconds)
         while stack:
-            row = stack.pop()
+            row, to = stack.pop()
             block = self._block[row]
             if block == goal and row >= first:
-                return True
+                after[row] = to
+                return row
             low = passed.get(block, NONE)
             if row <= low:
                 continue
             passed[block] = row
+            after[row] = to
             here = self._first[block], self._first[block + 1]
             start = max(
                 bisect_right(self._rows, low, *here), bisect_right(self._levels, floor, *here)
@@ -152,8 +201,8 @@ class HappensBefore:
             for source in self._sources[start : bisect_right(self._rows, row, *here)]:
                 behind = self._level[source] > floor or source == first
                 if behind and not (within_rank and self._rank[source] != rank):
-                    stack.append(source)
-        return False
+                    stack.append((source, row))
+        return NONE
 
     def _index(self) -> None:
         """Indexes the edges by target row: the row, its level, the edge's source row, and the first

@@ -66,15 +66,16 @@ class Value:
     equal hashes, which are computed once.
 
     A subclass is a frozen dataclass with eq=False and repr=False. A field that is annotated as an
-    array (`IntArray` and others) becomes a read-only, contiguous array of that type. A `name`,
-    which may come from a file, becomes one line of characters that are shown. Pickling stores its
-    fields, without cached properties; unpickled arrays are read-only again.
+    array (`IntArray` and others) becomes a read-only, contiguous array of that type. A `name` and
+    an `accuracy`, which may come from a file, become one line of characters that are shown.
+    Pickling stores its fields, without cached properties; unpickled arrays are read-only again.
     """
 
     def __post_init__(self) -> None:
         own = self.__dict__  # what `getattr` looks up, and looks for elsewhere if it isn't there
-        if isinstance(name := own.get("name"), str):
-            own["name"] = printable(name, kept="")
+        for word in {"name", "accuracy"} & own.keys():
+            if isinstance(own[word], str):
+                own[word] = printable(own[word], kept="")
         for name, dtype in column_types(type(self)).items():
             own[name] = frozen_array(own[name], dtype)
 

@@ -47,6 +47,8 @@ class Topology(Value):
     in_network: whether its switches reduce and multicast (NVLS, SHARP); bounds rely on it, and
         plans with groups need it within a node.
     shared_memory: whether the ranks of a node share one memory, as processes on CPUs do.
+    accuracy: how well simulations meet measured times of it, in words; "" if nothing is known but
+        of its family.
 
     Errors: T601, T602, T603.
     """
@@ -57,6 +59,7 @@ class Topology(Value):
     model: CostModel = field(default_factory=CostModel)
     in_network: bool = False
     shared_memory: bool = False
+    accuracy: str = ""
 
     def __post_init__(self) -> None:
         kind, t, ranks = self.vertices.kind, self.links, self.vertices.ranks

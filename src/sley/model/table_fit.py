@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
+from statistics import median
 from time import monotonic
 from types import MappingProxyType
 
 import numpy as np
 
-from sley.errors import Place
+from sley.errors import Place, counted
 from sley.errors.runtime import missing_extra
 from sley.errors.simulation import S712, S713
 from sley.ir.cost_model import ByProtocol
@@ -51,16 +52,22 @@ _MOST_NAMED = 4
 SMALL_BYTES, LARGE_BYTES = 2**18, 2**24
 """The largest size that tells the start-up, and the smallest one that tells rates."""
 
-_LATENCIES = ("nvlink_latency_us", "pcie_latency_us", "network_latency_us")
+_LATENCIES = (
+    "nvlink_latency_us",
+    "pcie_latency_us",
+    "network_latency_us",
+    "switch_latency_us",
+)
 
 
 @dataclass(frozen=True)
 class MeasuredTime:
-    """A measured time of a collective."""
+    """A measured time of a collective: the median of so many rows."""
 
     collective: str
     size_bytes: int
     time_us: float
+    rows: int = field(default=1, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,8 @@ class Changes:
 class Fit:
     """The result.
 
-    base: the topology before. changes: what was fitted. told: the names of the fitted parameters.
+    base: the topology before. changes: what was fitted. told: the names of the parameters that the
+    sizes can tell. kept: the names of the fitted ones: all of these, the start-up alone, or none.
     fitted, held_out: the points that were used, and all others.
     before_us, after_us: the simulated times of these, first the fitted ones.
     """
@@ -103,6 +111,7 @@ class Fit:
     base: Topology
     changes: Changes
     told: tuple[str, ...]
+    kept: tuple[str, ...]
     fitted: tuple[MeasuredTime, ...]
     held_out: tuple[MeasuredTime, ...]
     before_us: FloatArray
@@ -112,7 +121,37 @@ class Fit:
     def topology(self) -> Topology:
         """The machine as fitted, by changes of four digits: the fit knows no more."""
         digits = {name: float(f"{value:.4g}") for name, value in asdict(self.changes).items()}
-        return Changes(**digits).topology(self.base)
+        return replace(Changes(**digits).topology(self.base), accuracy=self.accuracy)
+
+    @property
+    def accuracy(self) -> str:
+        """How well the fit meets the table, in words."""
+        calls: dict[str, list[str]] = {}
+        for point in self.fitted:
+            calls.setdefault(point.collective, []).append(size_text(point.size_bytes))
+        fitted = ", ".join(f"{name} of {', '.join(sizes)}" for name, sizes in calls.items())
+        most = float(np.abs(self.errors()[: len(self.fitted)]).max())
+        text = f"{'fitted to' if self.kept else 'compared with'} {fitted}, up to {most:.1%} off"
+        if (held := self.stated()) is None:
+            return f"{text}; compared with no other size"
+        others = counted(len(self.held_out), "other size")
+        return f"{text}; {others}, median {held[0]:.1%}, 90th percentile {held[1]:.1%}"
+
+    @property
+    def at_limits(self) -> tuple[str, ...]:
+        """The names of the parameters that the fit would move farther: factors at _MOST or its
+        inverse, and a start-up that leaves a protocol no launch."""
+        limits = {"startup_us": self.changes.startup_us <= 0.99 * _least_us(self.base) < 0} | {
+            name: abs(math.log(getattr(self.changes, name))) > 0.99 * math.log(_MOST)
+            for name in _FACTORS
+        }
+        return tuple(name for name in self.kept if limits[name])
+
+    @property
+    def limits_text(self) -> str:
+        """What `at_limits` names, with the values, in words; "" without any."""
+        values = asdict(self.changes)
+        return ", ".join(f"{name} at their limit {values[name]:.3g}" for name in self.at_limits)
 
     @property
     def beyond_nominal(self) -> str:
@@ -153,14 +192,17 @@ class Fit:
             f"{points[k].time_us:.4g} us measured, {self.after_us[k]:.4g} simulated"
             for k in sorted(worst, key=lambda k: points[k].size_bytes)
         )
+        limits = f", {self.limits_text}" if self.limits_text else ""
+        ran = "NCCL ran otherwise there, for example without the fast network: measure again."
+        if "rates" in self.at_limits:
+            ran = "its rates differ more than a fit changes: write them into its TOML."
         raise S713.error(
             at=Place(file),
             expected=f"times of {self.base.name}, which a fit meets within a factor of "
             f"{1 + MOST_MISSED:g} at half of the sizes",
-            found=f"a factor of {1 + missed:.3g} after the fit; {named}",
+            found=f"a factor of {1 + missed:.3g} after the fit{limits}; {named}",
             remedy="Nothing is written. Is this the machine? Name the one that was measured with "
-            "--topology. If it is, then NCCL ran otherwise there, for example without the fast "
-            "network: measure again.",
+            f"--topology. If it is, then {ran}",
         )
 
     def stated(self, *, before: bool = False) -> tuple[float, float] | None:
@@ -178,9 +220,9 @@ def measured_of(
     in_place: bool,
     file: str,
 ) -> list[MeasuredTime]:
-    """The points of tables. collective: of tables that don't name their test. Errors: S712,
-    S713."""
-    points: dict[tuple[str, int], MeasuredTime] = {}
+    """The points of tables: the median of the rows of a size. collective: of tables that don't
+    name their test. Errors: S712, S713."""
+    times: dict[tuple[str, int], list[float]] = {}
     for table in tables:
         name = _collective_of(table, base, collective, file)
         if table.ranks is not None and table.ranks != base.ranks:
@@ -196,8 +238,8 @@ def measured_of(
                 raise S712.error(at=Place(file, row.line), expected=expected, found=found)
             time = row.time_us(in_place=in_place)
             assert time is not None  # a row has a time
-            points[name, row.size_bytes] = MeasuredTime(name, row.size_bytes, time)
-    return list(points.values())
+            times.setdefault((name, row.size_bytes), []).append(time)
+    return [MeasuredTime(*call, median(of), rows=len(of)) for call, of in times.items()]
 
 
 def _collective_of(table: PrintedTable, base: Topology, collective: str | None, file: str) -> str:
@@ -285,16 +327,16 @@ def fit(
 ) -> Fit:
     """Fits the parameters that `used` can tell, by least squares of the logarithms of times.
 
-    A factor that would leave the range of _MOST is not fitted. The points that are not used decide
-    whether the fit helps: if their errors grow, only the start-up is fitted, or nothing.
+    Factors stay within _MOST. The points that are not used decide whether the fit helps: if their
+    errors grow, only the start-up is fitted, or nothing.
 
     plan_of: makes the plans of NCCL's choices, on `base`.
     searched: the machines as NCCL searches them, if `base` counts several network cards as one.
-    report_round: called with the seconds of a round, which simulates each of `used`; about ROUNDS
+    report_round: called with the seconds of a round, which simulates each of `used`; up to ROUNDS
         follow. Errors: S713, R512, D931.
     """
     try:
-        from scipy.optimize import least_squares, minimize
+        from scipy.optimize import least_squares
     except ImportError as error:
         raise missing_extra("SciPy", "fit", error) from error
 
@@ -310,85 +352,77 @@ def fit(
         raise S713.error(expected=expected, found=f"sizes {', '.join(map(str, sizes)) or 'none'}")
     runs = NcclRuns(base, plan_of, searched)
     held = tuple(point for point in points if point not in used)
-    measured = np.log([point.time_us for point in used])
-    launch = base.model.launch_us
-    least_us = -min(launch.ll, launch.ll128, launch.simple)
+    measured = np.array([point.time_us for point in used])
 
-    def times_us(points: Sequence[MeasuredTime], changes: Changes) -> list[float]:
+    def times_us(points: Sequence[MeasuredTime], changes: Changes) -> FloatArray:
         world = changes.topology(base)
-        return [runs(p.collective, p.size_bytes, world).time_us for p in points]
+        return np.array([runs(p.collective, p.size_bytes, world).time_us for p in points])
 
     @cache
     def simulated(rates: float, latencies: float) -> FloatArray:
         """The times of `used` without a start-up, which adds the same to all."""
-        return np.array(times_us(used, Changes(0.0, rates, latencies)))
+        return times_us(used, Changes(0.0, rates, latencies))
+
+    limit, first_us = math.log(_MOST), float((measured - simulated(1.0, 1.0))[0])
+    ranges = {  # where the search starts, and its limits
+        "startup_us": (max(first_us, 0.0), _least_us(base), math.inf),
+        "rates": (0.0, -limit, limit),
+        "latencies": (0.0, -limit, limit),
+    }
 
     def found_of(told: tuple[str, ...]) -> Changes:
+        units, is_factor = np.array([_UNITS[n] for n in told]), [n in _FACTORS for n in told]
+        start, least, most = np.array([ranges[n] for n in told]).T / units
+
+        def changes_of(x: FloatArray) -> Changes:
+            moved = dict(zip(told, (x * units).tolist(), strict=True))
+            factors = (math.exp(moved.get(name, 0.0)) for name in _FACTORS)
+            return Changes(moved.get("startup_us", 0.0), *factors)
+
         # Times span orders of magnitude; their logarithms weigh relative errors alike at all sizes.
-        def missed(startup_us: FloatArray | float, times: FloatArray) -> FloatArray:
-            return (np.log(times + startup_us) - measured) / _MODEL_ERROR
+        def missed(x: FloatArray) -> FloatArray:
+            c = changes_of(x)
+            off = np.log((simulated(c.rates, c.latencies) + c.startup_us) / measured)
+            return np.array([*off / _MODEL_ERROR, *x[is_factor]])
 
-        # What the start-up explains, no factor has to; and it needs no simulation.
-        def with_startup(rates: float, latencies: float) -> Changes:
-            if "startup_us" not in told:
-                return Changes(0.0, rates, latencies)
-            times = simulated(rates, latencies)
-            first = max(float((np.exp(measured) - times)[0]), 0.0)
-            limits = (least_us - 1e-9, np.inf)
-            found = least_squares(missed, first, args=(times,), bounds=limits, x_scale=_UNIT_US)
-            return Changes(float(found.x[0]), rates, latencies)
+        # Wide steps: simulated times have jumps, where NCCL changes its tiles, and no small step
+        # tells them from slopes.
+        def slopes(x: FloatArray) -> FloatArray:
+            steps = np.where(x + _STEP <= most, _STEP, -_STEP)
+            rises = [missed(x + step) - missed(x) for step in np.diag(steps)]
+            return np.column_stack(rises) / steps
 
-        # Factors are searched as logarithms: halves and doubles are equally far, and none is
-        # negative.
-        factors = [name for name in told if name in _SPREAD]
-
-        def changes_of(logs: FloatArray) -> Changes:
-            found = dict(zip(factors, np.exp(logs).tolist(), strict=True))
-            return with_startup(found.get("rates", 1.0), found.get("latencies", 1.0))
-
-        def cost(logs: FloatArray) -> float:
-            c = changes_of(logs)
-            known = [log / _SPREAD[name] for name, log in zip(factors, logs, strict=True)]
-            left = [*missed(c.startup_us, simulated(c.rates, c.latencies)), *known]
-            return float(np.square(left).sum())
-
-        if not factors:
-            return with_startup(1.0, 1.0)
-        # A simplex, for simulated times have jumps, where NCCL changes its tiles, that gradients
-        # would take for slopes.
-        begin = np.vstack((np.zeros(len(factors)), np.diag([_SPREAD[n] for n in factors])))
-        limit = math.log(_MOST)
-        found = minimize(
-            cost,
-            begin[0],
-            method="Nelder-Mead",
-            bounds=[(-limit, limit)] * len(factors),
-            options={"initial_simplex": begin, "maxfev": ROUNDS, "xatol": 2e-3, "fatol": 0.01},
+        most_steps = ROUNDS // 3
+        found = least_squares(
+            missed, start, slopes, (least, most), xtol=1e-3, ftol=1e-3, max_nfev=most_steps
         )
-        changes = changes_of(found.x)
-        beyond = [n for n in factors if abs(math.log(getattr(changes, n))) > 0.99 * limit]
-        return found_of(tuple(n for n in told if n not in beyond)) if beyond else changes
+        return changes_of(found.x)
 
-    simulated(1.0, 1.0)  # compiles the plans
     start = monotonic()
     times_us(used, Changes())
     report_round(monotonic() - start)
     before = np.array([*simulated(1.0, 1.0), *times_us(held, Changes())])
     # From all parameters to none: the first that makes no held-out error larger than it was.
-    for some in (told, told[: told[0] == "startup_us"], ()):
-        changes = found_of(some) if some else Changes()
+    for kept in (told, told[: told[0] == "startup_us"], ()):
+        changes = found_of(kept) if kept else Changes()
         after = np.array([*times_us(used, changes), *times_us(held, changes)])
-        found = Fit(base, changes, told, tuple(used), held, before, after)
+        found = Fit(base, changes, told, kept, tuple(used), held, before, after)
         if found.helps:
             break
     return found
 
 
-ROUNDS = 30
-"""The most rounds of a fit."""
+def _least_us(base: Topology) -> float:
+    """The least start-up: no protocol's launch takes less than no time."""
+    launch = base.model.launch_us
+    return -min(launch.ll, launch.ll128, launch.simple)
 
-_UNIT_US = 30.0
-"""The unit of the start-up in the search, so that all its variables are of one size."""
+
+ROUNDS = 36
+"""The most rounds of a fit: three for each step."""
+
+_STEP = 0.15
+"""The step of slopes, in the units of the search."""
 
 _MOST = 2.0
 """The largest factor, and the inverse of the smallest: a machine that differs by more is another
@@ -397,5 +431,8 @@ one."""
 _MODEL_ERROR = 0.05
 """The error of a simulated time that a fit expects of the plans themselves."""
 
-_SPREAD: Mapping[str, float] = MappingProxyType({"rates": 0.3, "latencies": 0.6})
-"""By how much the logarithms of factors differ between machines."""
+_UNITS = MappingProxyType({"startup_us": 30.0, "rates": 0.3, "latencies": 0.6})
+"""The units of the search: us of a start-up, and logarithms of factors, by how much these differ
+between machines. Halves and doubles are equally far, and none is negative."""
+
+_FACTORS = ("rates", "latencies")

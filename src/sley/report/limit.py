@@ -94,7 +94,7 @@ def limit_of(simulation: Simulation) -> Limit:
     """The limiting factor: the critical path's time, split by what each part of it waits for.
 
     Data that move as fast as a block alone can move them are limited by the block; slower ones by
-    the busiest link that they cross, or by memory if they cross none.
+    the busiest link that they cross, or by memory if they cross none, or faster ones.
     """
     inputs = LoopInputs.of(simulation.plan, simulation.topology, interpreter=simulation.interpreter)
     times, alone_us, slowed = _split(simulation, inputs)
@@ -120,8 +120,10 @@ def _split(s: Simulation, inputs: LoopInputs) -> tuple[dict[Factor, float], Floa
     slot = (path.cause == Cause.SLOT) & ~same
     # The data in the slot that the next execution waits for move on account of the slot.
     frees = np.append(slot[1:], False)
-    crosses = np.zeros(len(inputs.class_cap), bool)
-    crosses[inputs.class_of_use[inputs.class_resource < inputs.links]] = True
+    byte_us = inputs.class_weight / inputs.capacity[inputs.class_resource]
+    is_link, slowest = inputs.class_resource < inputs.links, np.zeros((2, len(inputs.class_cap)))
+    np.maximum.at(slowest, (is_link.astype(int), inputs.class_of_use), byte_us)
+    crosses = slowest[1] > slowest[0]  # links that are slower than memory
     alone = full & ~frees
     on_links = ~full & ~frees & crosses[kind]
     rest = span - moving

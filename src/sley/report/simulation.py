@@ -66,7 +66,7 @@ def _head(s: Simulation) -> list[str]:
         _pair("bound", f"{s.bound.time_us:.1f} us, {s.bound.algbw_GBps:.2f} GB/s algbw"),
         _pair("", f"by {s.bound.reason}"),
         _pair("reached", f"{s.of_bound:.1%} of the bound"),
-        *([] if s.measured else [_pair("model's error", error_text(s.model, s.size_bytes))]),
+        *([] if s.measured else [_pair("model's error", error_text(s.topology, s.size_bytes))]),
         _pair("tiles", tile),
         _pair("run as", f"{plan.protocol.value}, {plan.loop_order.value} order, {slots}, {code}"),
     ]
@@ -245,7 +245,7 @@ def size_table(simulations: Sequence[Simulation]) -> list[str]:
 
 def _error_lines(simulations: Iterable[Simulation]) -> list[str]:
     """The model's errors, with the machines' names if they differ."""
-    found = {s.topology.name: errors_text(s.model) for s in simulations}
+    found = {s.topology.name: errors_text(s.topology) for s in simulations}
     several = len(set(found.values())) > 1
     names = found if several else list(found)[:1]
     return [
@@ -277,7 +277,7 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
 
     ratio: the first plan's time over this plan's; above 1, this plan is faster. idle: the average
     thread block's idle time, to its own exit and to the end. used, most: the average and the
-    largest share of the capacity of the links that carry data.
+    largest share of the capacity of the links that carry data. topology: of several ones.
     Errors: P810 without simulations, C313 for different collectives.
     """
     for _, simulations in columns:
@@ -291,14 +291,20 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
             found=found,
             remedy="Compare plans of the same collective.",
         )
+    several = len({s.topology.name for _, row in columns for s in row}) > 1
     width = max(len(name) for name, _ in columns)
     lines = [
         f"{'size':>8}  {'plan':<{width}}  {'time us':>11}  {'algbw':>8}  {'ratio':>6}  "
         f"{'reached':>7}  {'blocks':>6}  {'idle to':>7} {'exit/end':<8}  {'used':>6} {'most':>6}"
+        + "  topology"
+        * several
     ]
     for size in sorted({s.size_bytes for _, row in columns for s in row}):
         of_size = [(name, s) for name, row in columns for s in row if s.size_bytes == size]
-        lines += [_comparison_row(s, of_size[0][1], f"{name:<{width}}") for name, s in of_size]
+        lines += [
+            _comparison_row(s, of_size[0][1], f"{name:<{width}}") + f"  {s.topology.name}" * several
+            for name, s in of_size
+        ]
     return [*lines, *_error_lines(s for _, row in columns for s in row)]
 
 

@@ -23,6 +23,7 @@ _NUMBERS = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?")
 _GRID = re.compile(r"(mesh|torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
 _ONE_GPU = re.compile(r"one-h100:([0-9]{1,9})")
 _NAME = re.compile(r"(.*?)(?:,like=([\w.-]*))?(?::([0-9]{1,9}))?", re.DOTALL)
+_TURNED = re.compile(r"(.+)(:[0-9]{1,9})(,like=[\w.-]+)", re.DOTALL)
 _SUFFIXES = (".toml", ".xml", ".json", ".txt")
 
 
@@ -141,11 +142,14 @@ def look_up(name: str) -> LoadedTopology:
     # Unlike Path's, this test is false for what is no possible name.
     if stem.lower().endswith(_SUFFIXES) or os.path.isfile(stem):  # noqa: PTH113
         return read(stem, nodes=None if count is None else int(count), like=like)
+    remedy = did_you_mean(stem, [*machine_names(), "mesh", "torus", "one-h100"])
+    if turned := _TURNED.fullmatch(name):
+        remedy = "The number of nodes comes last: {0}{2}{1}".format(*turned.groups())
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
         "mesh:4x4, torus:4x4x4, one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",
         found=repr(name[:60]),
-        remedy=did_you_mean(stem, [*machine_names(), "mesh", "torus", "one-h100"]),
+        remedy=remedy,
     )
 
 

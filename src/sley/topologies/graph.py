@@ -32,9 +32,9 @@ def graph_text(topology: Topology) -> str:
 
 
 def _lines(topology: Topology) -> Iterator[str]:
-    # A JSON string in which DEL is escaped is a basic string of TOML.
-    name = json.dumps(topology.name, ensure_ascii=False).replace("\x7f", "\\u007F")
-    yield f"name = {name}"
+    yield f"name = {_quoted(topology.name)}"
+    if topology.accuracy:
+        yield f"accuracy = {_quoted(topology.accuracy)}"
     yield f"in_network = {str(topology.in_network).lower()}"
     yield f"shared_memory = {str(topology.shared_memory).lower()}"
     yield "# kind and node"
@@ -64,11 +64,17 @@ def _lines(topology: Topology) -> Iterator[str]:
             yield f"{f.name} = {float(value)!r}"
 
 
+def _quoted(text: str) -> str:
+    """A basic string of TOML: one of JSON in which DEL is escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
 def graph_from(file: str, values: Mapping[str, Any]) -> Topology:
     """The topology that the tables of a graph file describe. Errors: T601, T602, T603, T607,
     T608."""
     top = Section(file, values, T607)
-    top.check_keys(("name", "vertices", "links"), ("in_network", "shared_memory", "model"))
+    optional = ("in_network", "shared_memory", "accuracy", "model")
+    top.check_keys(("name", "vertices", "links"), optional)
     rows = [_vertex(top, i, row) for i, row in enumerate(top.typed("vertices", list))]
     vertices = Vertices(*(np.array(rows).reshape(-1, 2).T))
     links = [_link(top, i, row, len(vertices)) for i, row in enumerate(top.typed("links", list))]
@@ -82,6 +88,7 @@ def graph_from(file: str, values: Mapping[str, Any]) -> Topology:
         CostModel() if model is None else read_model(model),
         top.typed("in_network", bool, False),
         top.typed("shared_memory", bool, False),
+        top.typed("accuracy", str, ""),
     )
     try:
         return Topology(*parts)

@@ -160,7 +160,11 @@ class Machine:
         hosts = max(node.hosts) + 1
         most = MAX_RANKS // node.gpus
         if not is_integer(nodes) or not 1 <= nodes <= most:
-            raise C308.error(expected=f"1 to {most} nodes of {name}", found=f"nodes={nodes!r}")
+            raise C308.error(
+                expected=f"1 to {most} nodes of {self.name}",
+                found=f"nodes={nodes!r}",
+                remedy="Give a whole number of nodes in this range.",
+            )
         if nodes > 1 and not node.cards:
             found = f"{counted(nodes, 'node')} of {name}"
             expected = "one node, as it has no network cards"
@@ -365,12 +369,18 @@ def machine(name: str, nodes: int = 1) -> Topology:
 
 
 def _unknown_machine(name: object, at: Place | None = None) -> SleyError:
-    """The error about a name without a machine (T604), which suggests similar names."""
+    """The error about a name without a machine (T604), which suggests similar names, or the machine
+    in a name of several nodes."""
+    remedy = did_you_mean(excerpt(name).strip("'"), machine_names())
+    if isinstance(name, str) and (stem := name.partition(":")[0]) in machine_names():
+        remedy = (
+            f"Name the machine alone, {stem}. A number of nodes goes behind a topology: FILE:2."
+        )
     return T604.error(
         at=at or (),
         expected="one of " + ", ".join(machine_names()),
         found=excerpt(name),
-        remedy=did_you_mean(excerpt(name).strip("'"), machine_names()),
+        remedy=remedy,
     )
 
 

@@ -275,7 +275,7 @@ def fingerprint(topology: Topology) -> str:
 def recipe_of(choice: nccl.CollectiveChoice) -> Recipe:
     """The recipe that is a choice of NCCL's."""
     options = {"protocol": choice.protocol, "channels": 1, "instances": choice.instances}
-    arguments = {"orders": choice.orders or None, "heads": choice.heads}
+    arguments = {"rings": choice.rings, "orders": choice.orders or None, "heads": choice.heads}
     arguments = {word: value for word, value in arguments.items() if value is not None}
     return Recipe(choice.program, arguments, options, choice.tile)
 

@@ -7,6 +7,7 @@ verifier.py       the checks of a plan, in order: its structure, hangs, races, r
 one_sided/        the checks of a one-sided plan, by an abstract run of its calls
 direct/           which messages receivers may pull from their senders' memory
 flagged.py        the additional waits of plans with LL and LL128
+certificate.py    witnesses of a proof, for those who don't trust this room
 order.py          the trees in which a plan adds up
 runs.py           which instructions kernels can execute as one
 scales.py         where inputs can be multiplied by a factor each once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -21,10 +22,15 @@ class Run:
     """The result of an abstract run.
 
     level: int32 (instructions,), the earliest step at which each instruction can run. Ordered
-    instructions have different levels.
+        instructions have different levels.
+    events: int32 (events,), the same of each event.
+    meetings: int64 (instructions,), in instruction order the number of each one's meeting; empty
+        in tile order.
     """
 
     level: IntArray
+    events: IntArray
+    meetings: LongArray
     diagnostics: list[Diagnostic]
 
 
@@ -52,7 +58,7 @@ def run_abstractly(
     """
     events = Events.of(plan, per_chunk)
     level = levels(events.total, *_waiting(plan, messages, slots, events, holds))
-    found = []
+    found, meetings = list[Diagnostic](), np.zeros(0, np.int64)
     if (level == NONE).any():
         # Built again rather than kept: a plan that ends has no use for it, and it is large.
         before, behind = _waiting(plan, messages, slots, events, holds)
@@ -61,8 +67,8 @@ def run_abstractly(
             _describe(plan, predecessors, level, messages, slots, events, holds, one_slot_bytes)
         )
     elif plan.loop_order is LoopOrder.INSTRUCTION:
-        found = check_meetings(plan, messages)
-    return Run(level[events.offset[:-1]], found)
+        meetings, found = check_meetings(plan, messages)
+    return Run(level[events.offset[:-1]], level, meetings, found)
 
 
 def _waiting(
@@ -234,9 +240,9 @@ def _reason(plan: Plan, messages: Messages, holds: Edges | None, here: int, ther
     return "waits for a free slot, which needs"
 
 
-def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
-    """V203 for a plan in instruction order that hangs with many tiles. The plan must not hang with
-    a single tile.
+def check_meetings(plan: Plan, messages: Messages) -> tuple[LongArray, list[Diagnostic]]:
+    """The meetings of a plan in instruction order, int64 (instructions,): the number of each one's
+    meeting. V203 if it hangs with many tiles. It must not hang with a single tile.
 
     In instruction order every instruction runs all tiles before the next one of its block. A sender
     whose receiver isn't current stops after a few tiles, whatever the number of slots: both ends of
@@ -249,19 +255,22 @@ def check_meetings(plan: Plan, messages: Messages) -> list[Diagnostic]:
     """
     needs = _needs(plan, messages)
     ended = np.zeros(len(plan.instructions), bool)
+    number = np.full(len(ended), NONE, np.int64)
     at, end = plan.block_offset[:-1].copy(), plan.block_offset[1:]
     # Ends: each round ends an instruction or finds the hang.
-    while True:
+    for k in count():
         busy = np.flatnonzero(at < end)
         if not len(busy):
-            return []
+            break
         current = at[busy]
         dropped = _drop(needs, ended, current)
         meeting = dropped == NONE
         if not meeting.any():
-            return [_no_meeting(plan, needs, ended, current, dropped)]
+            return number, [_no_meeting(plan, needs, ended, current, dropped)]
         ended[current[meeting]] = True
+        number[current[meeting]] = k
         at[busy[meeting]] += 1
+    return number, []
 
 
 def _needs(plan: Plan, messages: Messages) -> Edges:

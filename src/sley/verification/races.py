@@ -18,17 +18,21 @@ from sley.ir.plan import Plan
 
 _NOTHING = "nothing orders them: no wait, no message, not the same block"
 _COUNTS_VARY = "only messages order them, and the counts vary: short chunks have none"
+_OWN_WORDS = "only messages order them, and with LL and LL128 a message shows its own words alone"
 _BY_PIECES = (
     "only messages order them, which engines may pass on in pieces: the first ones can come back "
     "before the last ones are sent"
 )
 
 
-def check_races(plan: Plan, messages: Messages, level: np.ndarray) -> list[Diagnostic]:
+def check_races(
+    plan: Plan, messages: Messages, level: np.ndarray, *, flagged: bool = False
+) -> list[Diagnostic]:
     """V204 for conflicting instructions that the happens-before order leaves unordered; if the
-    counts vary, for those that blocks and waits leave unordered.
+    counts vary, or messages are flagged, for those that blocks and waits leave unordered.
 
-    level: of an abstract run (`hangs`), a linear extension of that order.
+    level: of an abstract run (`hangs`), a linear extension of that order. flagged: whether a
+        message shows its own words alone.
     """
     order, layout, varies = (
         HappensBefore(plan, messages, level),
@@ -43,11 +47,9 @@ def check_races(plan: Plan, messages: Messages, level: np.ndarray) -> list[Diagn
     # One after another: nearly all pairs were left out, and a plan with races needs only a few.
     for k in sort[one].tolist():
         a, b = int(first[k]), int(second[k])
-        if varies and order.reaches_within_rank(a, b):
+        if order.reaches(a, b, whole=not aligned[k], within_rank=varies or flagged):
             continue
-        if not varies and order.reaches(a, b, whole=not aligned[k]):
-            continue
-        by_message = _COUNTS_VARY if varies else _BY_PIECES
+        by_message = _COUNTS_VARY if varies else _OWN_WORDS if flagged else _BY_PIECES
         found.append(
             V204.diagnostic(
                 at=[plan.place(b), plan.place(a).labelled("the other access")],

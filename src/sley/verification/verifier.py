@@ -22,7 +22,7 @@ from sley.ir.faults import LIMIT, diagnostics, faults, overlap_faults, own_opera
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.plan import Plan, check_kind
 from sley.ir.tables import NONE
-from sley.ir.words import GROUP_PROTOCOLS, REDUCES, Op, is_integer
+from sley.ir.words import GROUP_PROTOCOLS, REDUCES, Op, Protocol, is_integer
 from sley.verification.hangs import run_abstractly
 from sley.verification.one_sided import check_one_sided
 from sley.verification.order import SumOrder
@@ -176,6 +176,7 @@ def verify(
     *,
     per_chunk: bool | None = None,
     one_slot_bytes: int | None = None,
+    flagged: bool = False,
 ) -> Proof:
     """Proves a plan correct, or raises SleyError with all findings (V2xx).
 
@@ -183,6 +184,8 @@ def verify(
         default the plan's own. A one-sided plan has neither.
     one_slot_bytes: the largest call in which the runtime takes one slot for every message, if in
         larger ones it takes one for every chunk: a hang names it if smaller calls have none.
+    flagged: whether a message of LL or LL128 shows its receiver its own words alone, as in runtimes
+        that add no waits (docs/machine.md, "Order, races and hangs").
 
     Checks, each relying on those before: rows and connections (L118, L119, V201, V208, C314,
     V202), hangs with `slots` slots (V203), races (V204), the result (V205, V206, V219); of
@@ -207,7 +210,8 @@ def verify(
         )
         found = run.diagnostics
     if not found:
-        found = check_races(plan, messages, run.level)
+        flagged = flagged and plan.protocol in (Protocol.LL, Protocol.LL128)
+        found = check_races(plan, messages, run.level, flagged=flagged)
     if not found:
         result = check_result(plan, messages, run.level)
         found = result.diagnostics

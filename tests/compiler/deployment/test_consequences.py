@@ -23,6 +23,7 @@ WRITERS = ("writer", "chakra", "rewriting", "emission", "placing", "threadblocks
 OF_NO_FILE = (
     "C309",
     "V222",
+    "V223",
     "F437",
     "F440",
     "F441",

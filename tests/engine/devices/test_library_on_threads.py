@@ -35,17 +35,16 @@ def chosen() -> list[Any]:
 
 
 TEXTS = """
-three-step-alltoall-2x1-in-place-direct one-step-allreduce-4-in-place-direct
-two-level-one-step-allreduce-2x1-in-place-ll two-level-one-step-allreduce-2x3-simple
-two-level-one-step-allreduce-2x3-in-place-direct hierarchical-allreduce-2x1-in-place-ll128
-double-binary-tree-allreduce-3-direct double-binary-tree-allreduce-3-in-place-simple
-two-level-allreduce-2x3-ll hm-allgather-2x3-in-place-direct
-two-level-reducescatter-2x1-in-place-direct
-all-pairs-reduce-3-simple recursive-halving-doubling-allreduce-5-in-place-direct
-one-step-allreduce-3-ll128 ring-allreduce-3-direct multi-ring-allgather-2x3-in-place-ll128
+one-step-allreduce-4-in-place-direct one-step-allreduce-3-ll128 ring-allreduce-3-direct
+rank-order-allreduce-4-in-place-ll rank-order-allreduce-3-in-place-direct
+rank-order-allreduce-5-ll128 three-step-alltoall-2x2-direct all-pairs-reduce-4-direct
+two-level-one-step-allreduce-2x3-in-place-ll128 double-binary-tree-allreduce-5-in-place-ll
+recursive-doubling-allgather-8-direct hierarchical-allreduce-2x3-simple
+hierarchical-allreduce-2x3-in-place-direct two-level-reduce-2x3-in-place-ll128
+two-level-one-step-allreduce-2x1-in-place-simple double-binary-tree-allreduce-4-simple
 """
-"""Cases whose texts together have 9 of 10 forms of calls that texts of all cases have: primitives,
-the buffers that they read and write, waits and posts. Each text is compiled."""
+"""Cases whose texts together have 108 of 150 forms of calls that texts of all cases have:
+primitives, the buffers that they read and write, waits and posts. Each text is compiled."""
 
 
 def generated() -> list[Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+import sley
 from sley import topologies
 from sley.ir.collectives import AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
 from sley.ir.topology import Topology
@@ -106,3 +109,25 @@ def test_linear_programs_print_nothing(capfd: pytest.CaptureFixture[str]) -> Non
     Bounds.of(AllToAll(4), topologies.find("mesh:4")).at(1000)
     Bounds.of(AllReduce(4), topologies.find("mesh:4")).at(1000)
     assert capfd.readouterr() == ("", "")
+
+
+def test_ranks_that_share_a_memory_are_bound_by_its_rate() -> None:
+    """Each chunk is read once at least, and each result written; links are no limit there."""
+    one = topologies.find("one-h100:4")
+    for collective, share in (
+        (AllGather(4), 4),
+        (Broadcast(4), 4),
+        (ReduceScatter(4), 5),
+        (AllReduce(4), 8),
+        (AllToAll(4), 6),
+    ):
+        bounds = Bounds.of(collective, one)
+        assert bounds.algbw_GBps == pytest.approx(one.model.memory_GBps / share)
+        assert bounds.reason.startswith(
+            f"{share:.4g} times the size read and written in the memory"
+        )
+    model = replace(one.model, launch_us=0.0, nvlink_latency_us=0.0, wait_us=0.0, block_us=0.0)
+    free = replace(model, nvlink_block_GBps=1e6, local_block_GBps=1e6)
+    scatter = sley.algorithms.flat_scatter(4, in_place=True)
+    plan = sley.compile(scatter, topology=one, protocol="direct")
+    assert sley.simulate(plan, "1M", replace(one, model=free)).of_bound == pytest.approx(1)

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -120,7 +121,6 @@ def link(
 
     over: further sources, compiled as one text for all programs with these flags.
     """
-    objects = [str(_built(over, ".o", *flags, "-c"))] if over else []
     sources = [*sources, *(path for test in tests for path in sorted(TESTS.glob(f"{test}_*.cpp")))]
     text = ""
     if tests:
@@ -130,7 +130,11 @@ def link(
             for test in tests
         )
         text = f"int main(int count, char** arguments) {{\n{''.join(calls)}return 2;\n}}\n"
-    program = _built(sources, ".program", *flags, text=text, with_=(*objects, "-ldl"))
+    # Beside one another: a test that needs the same program waits for both.
+    parts = [(sources, text), *([(over, "")] if over else [])]
+    with ThreadPoolExecutor() as pool:
+        objects = pool.map(lambda part: _built(part[0], ".o", *flags, "-c", text=part[1]), parts)
+    program = _built([], ".program", *flags, with_=(*map(str, objects), "-ldl"))
     program.chmod(0o700)
     return program
 

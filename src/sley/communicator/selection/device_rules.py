@@ -145,7 +145,7 @@ def _rows(
             how: _programs(collective, ranks, machine, how if either_place else None, in_order)
             for how in (Allocation.INSTANCE, Allocation.CONNECTION)
         }
-        return json.dumps(_found(programs, limits, machine))
+        return json.dumps(_found(programs, limits, machine, in_order))
 
     state = hashlib.sha256(pickle.dumps((limits, machine, either_place, in_order))).hexdigest()
     request = f"{collective} {ranks} {state}"
@@ -162,7 +162,10 @@ def _rows(
 
 
 def _found(
-    programs: Mapping[Allocation, list[Program]], limits: DeviceLimits, machine: Topology
+    programs: Mapping[Allocation, list[Program]],
+    limits: DeviceLimits,
+    machine: Topology,
+    in_order: bool,
 ) -> list[tuple[object, ...]]:
     """For each row the algorithm, its options, the last size, the note, and what was refused.
     programs: the compared ones, by the allocation of blocks."""
@@ -173,7 +176,8 @@ def _found(
     for sizes in _COMPARED:
         is_small = sizes[-1] <= _SMALL_BYTES
         how = Allocation.INSTANCE if is_small else Allocation.CONNECTION
-        both = limits.is_one_device and not is_small
+        # No ring sums in one order, and blocks for each pair leave room for two instances.
+        both = (limits.is_one_device or in_order) and not is_small
         choices += choose(
             programs[how],
             sizes,

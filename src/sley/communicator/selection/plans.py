@@ -143,10 +143,6 @@ class Plans:
         self._hosts = hosts
         self._devices = devices
         self._policy = policy
-        if same_bits and devices is None:
-            from sley.communicator.selection.rules import check_same_bits
-
-            check_same_bits(hosts)
         order = hosts.members if same_bits else None
         self._capacity = Capacity(len(hosts.host), slots, channels, order)
         self._lock = threading.RLock()

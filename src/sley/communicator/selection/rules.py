@@ -14,7 +14,6 @@ from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.device_rules import DeviceLimits, device_rows
 from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS, check_call, collective_of
-from sley.errors.selection import N658
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import ALL_SIZES, SizeRange
@@ -70,11 +69,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The ranks, as the rules see them."""
+    """The ranks, as the rules see them. in_order: for a call whose sums have one order."""
 
     hosts: Hosts
     limits: Limits
-    same_bits: bool = False
+    in_order: bool = False
 
     @property
     def ranks(self) -> int:
@@ -97,9 +96,9 @@ class RankGroup:
 
     @property
     def is_mesh(self) -> bool:
-        """Whether there are few enough ranks and hosts to connect all pairs."""
+        """Whether all pairs are connected: few enough ranks and hosts, or sums in one order."""
         few = self.largest <= self.limits.mesh_ranks
-        return few and self.hosts.count <= self.limits.mesh_hosts
+        return self.in_order or (few and self.hosts.count <= self.limits.mesh_hosts)
 
     @property
     def is_grid(self) -> bool:
@@ -123,7 +122,7 @@ class RankGroup:
             all_as_one = (tuple(range(self.ranks)),)
             members = all_as_one if self.is_flat else self.hosts.members
             arguments: dict[str, Any] = {"hosts": members}
-            arguments |= {"in_order": True} if self.same_bits and name in _IN_ORDER else {}
+            arguments |= {"in_order": True} if self.in_order and name in _IN_ORDER else {}
         elif name in _GRIDS:
             arguments = {"nodes": self.hosts.count, "gpus": self.largest}
         else:
@@ -150,7 +149,7 @@ class RankGroup:
 def _all_reduce(group: RankGroup) -> list[PlanRow]:
     limits = group.limits
     if group.is_flat and group.is_mesh:
-        pairs = f"{'rank-order' if group.same_bits else 'all-pairs'}-allreduce"
+        pairs = f"{'rank-order' if group.in_order else 'all-pairs'}-allreduce"
         return [
             group.row(
                 "one-step-allreduce",
@@ -222,7 +221,7 @@ def _all_gather(group: RankGroup) -> list[PlanRow]:
 def _reduce_scatter(group: RankGroup) -> list[PlanRow]:
     if group.is_flat and group.is_mesh:
         reason = "each rank reads its part from all others and reduces it, in one step"
-        pairs = f"{'one-step' if group.same_bits else 'all-pairs'}-reducescatter"
+        pairs = f"{'one-step' if group.in_order else 'all-pairs'}-reducescatter"
         return group.two_ways(pairs, reason)
     if group.is_mesh:
         reason = "hosts reduce first, so each part crosses the network once from each host"
@@ -284,7 +283,7 @@ def _reduce(group: RankGroup) -> list[PlanRow]:
         "large: each rank adds its data to what arrives and sends it on: the fewest copies",
         "all-pairs-reduce: stages every rank's data, and the results once more",
     )
-    if group.same_bits:  # a root that reads all data adds its own first
+    if group.in_order:  # a root that reads all data adds its own first
         reason = "each rank reduces its part in order, and the root reads the results"
         return group.two_ways("two-level-reduce", reason)
     if not group.is_mesh:
@@ -359,14 +358,6 @@ def default_program(recipe: Recipe) -> Program:
     return build(recipe.name, **arguments)
 
 
-def check_same_bits(hosts: Hosts) -> None:
-    """Refuses hosts on which no plan of the library adds in the order of the ranks. Errors:
-    N658."""
-    group = RankGroup(hosts, Limits())
-    if not group.is_mesh:
-        raise N658.error(expected="few enough ranks for same_bits", found=group.too_many)
-
-
 def default_rows(
     kind: str,
     hosts: Hosts,
@@ -382,11 +373,11 @@ def default_rows(
 
     in_place: None for plans that shall be right in either place (`places`), of kinds that can be.
     limits: for ranks on processors, or on devices. disk: as for `device_rows`. same_bits: only
-    plans that sum in the order of the hosts (`check_same_bits`). Errors: N650, and those of
-    `device_rows`.
+    plans that sum in the order of the hosts. Errors: N650, and those of `device_rows`.
     """
-    group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits(), same_bits)
-    check_call(kind, group.ranks, 0, root)
+    check_call(kind, len(hosts.host), 0, root)
+    in_order = same_bits and CALLS[kind].reduces
+    group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits(), in_order)
     varies = CALLS[kind].varies
     if varies or kind == ALL_TO_ALL:
         in_place = bool(in_place)
@@ -399,7 +390,7 @@ def default_rows(
     elif isinstance(limits, DeviceLimits) and not varies:
         either = in_place is None
         found = device_rows(
-            kind, group.ranks, limits, disk=disk, either_place=either, in_order=same_bits
+            kind, group.ranks, limits, disk=disk, either_place=either, in_order=in_order
         )
     else:
         found = RULES[kind](group)

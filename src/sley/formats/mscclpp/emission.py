@@ -113,7 +113,7 @@ def _needed_order(analysis: Analysis) -> list[tuple[int, int]]:
     if plan.protocol is Protocol.LL:
         unordered = hazards(plan, order.level, unordered=True)
         for before, after in zip(unordered.first.tolist(), unordered.second.tolist(), strict=True):
-            if not order.reaches_within_rank(before, after):
+            if not order.reaches(before, after, within_rank=True):
                 pairs.add((before, after))
     return sorted(pair for pair in pairs if plan.block[pair[0]] != plan.block[pair[1]])
 

@@ -12,11 +12,20 @@ from sley.ir.sizes import checked_size, size_text
 from sley.ir.tables import Value
 from sley.ir.topology import Topology
 from sley.model.bounds.allreduce import allreduce
-from sley.model.bounds.cuts import Cuts, RateLimit
+from sley.model.bounds.cuts import Cuts, RateLimit, tightest
 from sley.model.bounds.exchange import exchange
 from sley.model.bounds.latency import latency
 from sley.model.bounds.mixed import mixed
-from sley.model.bounds.needs import Collect, Everywhere, Exchange, Mixed, Needs, Spread, needs_of
+from sley.model.bounds.needs import (
+    Collect,
+    Everywhere,
+    Exchange,
+    Mixed,
+    Needs,
+    Spread,
+    accesses,
+    needs_of,
+)
 from sley.model.bounds.spread import spread
 from sley.topologies import topology_of
 
@@ -135,6 +144,15 @@ class Bounds(Value):
 
     @cached_property
     def _limit(self) -> RateLimit:
+        topology = self.topology
+        if not topology.shared_memory or topology.nodes > 1 or topology.in_network:
+            return self._links
+        touched = accesses(self._needs, self.collective.ranks)
+        memory = RateLimit(touched, topology.model.memory_GBps, "read and written in the memory")
+        return tightest([self._links, memory])
+
+    @cached_property
+    def _links(self) -> RateLimit:
         match self._needs:
             case Spread(chunks):
                 return spread(self._cuts, chunks)

@@ -98,6 +98,22 @@ def needs_of(collective: Collective) -> Needs:
     return Mixed(rank, value, np.concatenate([[0], np.cumsum(size)]), inputs, owner)
 
 
+def accesses(needs: Needs, ranks: int) -> int:
+    """How many chunks are read or written at least: each that moves is read where it is, each
+    result is written where it is needed, and no more if all ranks share a memory."""
+    match needs:
+        case Spread(chunks):
+            return ranks * int(chunks.sum())
+        case Collect(chunks):
+            return (ranks + 1) * int(chunks.sum())
+        case Everywhere(count):
+            return 2 * ranks * count if ranks > 1 else 0
+        case Exchange():
+            return 2 * int(needs.chunks.sum())
+        case Mixed():
+            return 0
+
+
 def _copy_needs(
     ranks: int, rank: LongArray, chunk: LongArray, owner: LongArray
 ) -> Spread | Exchange | None:

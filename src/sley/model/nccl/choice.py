@@ -63,13 +63,14 @@ class CollectiveChoice:
     program: name of the algorithm in sley's catalog that moves the data in the same way. On several
         nodes with several cards, rings are those of a `multi-ring-` algorithm unless NCCL uses one
         channel.
-    instances: number of instances of this program, built with its default arguments and `orders`,
-        that have as many channels as NCCL: `multi-ring-` algorithms have a channel for each GPU of
-        a node or for each order, `multi-tree-allreduce` two. A channel of NVLS is an
+    instances: number of instances of this program, built with its default arguments, `rings` and
+        `orders`, that have as many channels as NCCL: `multi-ring-` algorithms have a channel for
+        each GPU of a node, ring or order, `multi-tree-allreduce` two. A channel of NVLS is an
         instance, which has all heads; of NVLSTree half of one, which has both trees. At least 1,
         which may be more channels than NCCL uses.
     tile: the data that a rank forwards at once, as a share of `CostModel.tile_bytes`, which is
         NCCL's for rings. Trees forward less: a power of two.
+    rings: the number of rings of a `multi-ring-` algorithm; None for those that it has by default.
     orders: the rings or chains of the program along the links of a machine without switches; empty
         for those that the program has by default.
     heads: the number of GPUs of a node that are heads of NVLS; None if all are.
@@ -86,6 +87,7 @@ class CollectiveChoice:
     program: str
     instances: int
     tile: float = 1.0
+    rings: int | None = None
     orders: tuple[tuple[int, ...], ...] = ()
     heads: int | None = None
     block_shares: tuple[float, float] = (1.0, 1.0)
@@ -289,7 +291,7 @@ def _choice(
 ) -> CollectiveChoice:
     us = _estimate_us(collective, view, size, algorithm, protocol)
     channels = _channels(view, algorithm, protocol, size)
-    program, instances, orders = _catalog(collective, view, algorithm, channels)
+    program, instances, rings, orders = _catalog(collective, view, algorithm, channels)
     tile, shares, heads = 1.0, (1.0, 1.0), None
     if collective in _ROOTED and protocol is Protocol.SIMPLE:
         tile = _ROOTED_BYTES / _RING_SIMPLE_BYTES
@@ -306,6 +308,7 @@ def _choice(
         program,
         instances,
         tile,
+        rings,
         orders,
         heads,
         shares,
@@ -488,22 +491,24 @@ def _tree_tile(view: MachineView, protocol: Protocol, channels: int, size: int) 
 
 def _catalog(
     collective: str, view: MachineView, algorithm: NcclAlgorithm, channels: int
-) -> tuple[str, int, tuple[tuple[int, ...], ...]]:
-    """`CollectiveChoice.program`, `CollectiveChoice.instances` and `CollectiveChoice.orders`."""
+) -> tuple[str, int, int | None, tuple[tuple[int, ...], ...]]:
+    """`CollectiveChoice.program`, `instances`, `rings` and `orders`."""
     along = tuple(map(tuple, view.along_links.orders.tolist()))
     if algorithm is NcclAlgorithm.TREE:
         heads = len(along) or view.gpus
-        return "multi-tree-allreduce", max(channels // (2 * heads), 1), along
+        return "multi-tree-allreduce", max(channels // (2 * heads), 1), None, along
     if algorithm is NcclAlgorithm.NVLS_TREE:
-        return "nvls-tree-allreduce", channels // 2, ()
+        return "nvls-tree-allreduce", channels // 2, None, ()
     if algorithm is NcclAlgorithm.NVLS:
-        return f"nvls-{collective}", channels, ()
+        return f"nvls-{collective}", channels, None, ()
     if along:
         orders = along[:channels]
-        return f"multi-ring-{collective}", channels // len(orders), orders
+        return f"multi-ring-{collective}", channels // len(orders), None, orders
     if view.cards > 1 and view.rings.channels > 1 and channels > 1:
-        return f"multi-ring-{collective}", max(channels // view.gpus, 1), ()
-    return f"ring-{collective}", channels, ()
+        if channels % view.gpus:
+            return f"multi-ring-{collective}", 1, channels, ()
+        return f"multi-ring-{collective}", channels // view.gpus, None, ()
+    return f"ring-{collective}", channels, None, ()
 
 
 def _sends(collective: str, view: MachineView, size: int) -> CollectiveChoice:

@@ -44,22 +44,32 @@ _UNKNOWN = ("not known for this machine", "not known but on one GPU: docs/kernel
 """Where no table is of a family's, and for sley's kernels, as published tables are NCCL's."""
 
 
-def errors_text(model: CostModel) -> str:
+def _of_all_sizes(topology: Topology) -> str:
+    """What is known of a machine's errors without tables of its family: that of sley's kernels, or
+    its own; "" if these tables tell."""
+    if topology.model.runs:
+        return _UNKNOWN[1]
+    return topology.accuracy or ("" if family_of(topology.model) else _UNKNOWN[0])
+
+
+def errors_text(topology: Topology) -> str:
     """The simulator's errors on a machine in words, by size."""
-    family = family_of(model)
-    if model.runs or not family:
-        return _UNKNOWN[bool(model.runs)]
+    if known := _of_all_sizes(topology):
+        return known
+    family = family_of(topology.model)
     found = (f"{one[0]} / {one[1]} %" if one else "not known" for one in ERRORS[family])
     small, middle, large = found
     return f"{small} below 1M, {middle} to 64M, {large} above, by tables of {family}s"
 
 
-def error_text(model: CostModel, size_bytes: int) -> str:
+def error_text(topology: Topology, size_bytes: int) -> str:
     """The simulator's error on a machine for a size in words."""
-    family = family_of(model)
-    one = ERRORS[family][(size_bytes >= 2**20) + (size_bytes > 2**26)] if family else None
-    if model.runs or one is None:
-        return _UNKNOWN[bool(model.runs)]
+    if known := _of_all_sizes(topology):
+        return known
+    family = family_of(topology.model)
+    one = ERRORS[family][(size_bytes >= 2**20) + (size_bytes > 2**26)]
+    if one is None:
+        return _UNKNOWN[0]
     return f"median {one[0]} %, 90th percentile {one[1]} %: on published tables of {family}s"
 
 
