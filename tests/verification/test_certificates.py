@@ -102,6 +102,32 @@ def test_a_mutant_is_accepted_only_if_it_is_proven(
     assert kept or not own, "accepted with the certificate of another plan"
 
 
+CERTIFIED = [
+    sley.compile(sley.load("three-step-alltoall", nodes=2, gpus=2), schedule="hpds"),
+    sley.compile(sley.load("all-pairs-allreduce", ranks=3), schedule="hpds", protocol="Direct"),
+]
+JUNK = (None, True, -1, 0, 1, 7, 10**30, 0.5, float("nan"), "1", [], [0], {}, [0, -1, 0])
+
+
+@examples(100)
+@given(st.sampled_from(CERTIFIED), st.data())
+def test_a_damaged_certificate_is_accepted_only_if_it_shows_as_much(
+    plan: Plan, data: st.DataObject
+) -> None:
+    """Whatever a certificate has, it is refused, unless its numbers still show all."""
+    found = forged(plan)
+    own = found["executions"][0]
+    word = data.draw(st.sampled_from(sorted(own)))
+    junk = data.draw(st.sampled_from(JUNK))
+    if isinstance(own[word], list) and own[word] and data.draw(st.booleans()):
+        own[word][data.draw(st.integers(0, len(own[word]) - 1))] = junk
+    else:
+        own[word] = junk
+    if refusal(plan, found) == "":
+        # Other numbers that grow as they must, or a path or a staged message that isn't needed.
+        assert word in ("in_place", "staged", "hops", "paths") or isinstance(junk, int)
+
+
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"protocol": "Direct", "instances": 2},
