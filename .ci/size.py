@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = Path(__file__).with_name("size.toml")
-CPP = (".cpp", ".hpp", ".h", ".cu")
+CPP = (".cpp", ".hpp", ".h", ".cu", ".pml")
 
 
 def tracked(*suffixes: str) -> list[Path]:
