@@ -26,13 +26,15 @@
 #define RECEIVED (SLOTS + 2)
 
 /* Plans. */
-#define DIRECT 0     /* one message */
-#define SIMPLE 1     /* two messages, in two slots */
-#define UNDIVIDED 2  /* two messages, each in the memory of both slots */
-#define FLAGGED 3    /* two messages */
-#define IDLE 4       /* none */
+#define HELD 0       /* two messages, one after the other in the same memory */
+#define DIRECT 1     /* one message */
+#define SIMPLE 2     /* two messages, in two slots */
+#define UNDIVIDED 3  /* two messages, each in the memory of both slots */
+#define FLAGGED 4    /* two messages */
+#define IDLE 5       /* none */
+#define LENDS(plan) (plan <= DIRECT)
 #define MESSAGES(plan) (plan == IDLE -> 0 : (plan == DIRECT -> 1 : 2))
-#define SPAN(plan) (plan >= FLAGGED -> 3 : 2)
+#define SPAN(plan) (plan == HELD || plan >= FLAGGED -> 3 : 2)
 
 /* The ends' counters: `value`, and of the sender `last` and of both `last_flagged`. */
 byte published, consumed;
@@ -71,6 +73,9 @@ inline begin(rank) {
     is_old = plan == FLAGGED && !IS_ONE_EPOCH(last_flagged[rank], ticks)
 }
 
+inline write(number) {
+    atomic { IS(0, WRITE, LENT, number) -> memory[call % 2] = number; TAKEN }
+}
 inline fill(slot) {
     atomic { IS(0, WRITE, slot, ticks + message) -> slots[slot] = ticks + message; TAKEN }
 }
@@ -87,16 +92,19 @@ proctype Sender() {
     for (call : 0 .. CALLS - 1) {
         atomic { begin(0) };
         if
-        :: plan == DIRECT ->
-            atomic { IS(0, WRITE, LENT, ticks + 1) -> memory[call % 2] = ticks + 1; TAKEN };
+        :: LENDS(plan) ->
+            write(ticks + 1);
             lent_plan = plan;
             lent_ticks = ticks
         :: else
         fi;
         for (message : 1 .. MESSAGES(plan)) {
             if
-            :: plan == DIRECT
-            :: plan != DIRECT ->
+            :: LENDS(plan) && message > 1 ->
+                await(consumed >= ticks + message - 1);  /* `hold` */
+                write(ticks + message)
+            :: LENDS(plan) && message == 1
+            :: !LENDS(plan) ->
                 needed = (is_old -> ticks : last);
                 if
                 :: plan == UNDIVIDED && message > 1 -> needed = ticks + message - 1
@@ -121,7 +129,7 @@ proctype Sender() {
         }
         /* `end` */
         if
-        :: plan == DIRECT -> await(consumed >= ticks + 1)
+        :: LENDS(plan) -> await(consumed >= ticks + MESSAGES(plan))
         :: else
         fi;
         atomic {
@@ -137,8 +145,7 @@ proctype Sender() {
             needed = 0; ticks = 0; is_old = false
         };
         if
-        :: plan == DIRECT ->  /* the memory is the caller's again */
-            atomic { IS(0, WRITE, LENT, OVERWRITTEN) -> memory[call % 2] = OVERWRITTEN; TAKEN }
+        :: LENDS(plan) -> write(OVERWRITTEN)  /* the memory is the caller's again */
         :: else
         fi
     }
@@ -170,8 +177,8 @@ proctype Receiver() {
                 await(flags[message - 1] == (ticks + message) % FLAGS);
                 read(flagged_slots[message - 1], first);
                 last_part = first
-            :: plan == DIRECT ->
-                await(published >= ticks + 1);
+            :: LENDS(plan) ->
+                await(published >= ticks + message);
                 if
                 :: lent_ticks != ticks || lent_plan != plan -> goto failed  /* `borrow` */
                 :: else

@@ -15,7 +15,7 @@ namespace sley::kernels_test {
 using coroutines::routines;
 
 constexpr int kCalls = 5, kCells = 4;
-enum Plan { kDirectPlan, kSimplePlan, kUndividedPlan, kFlaggedPlan, kIdlePlan };
+enum Plan { kHeldPlan, kDirectPlan, kSimplePlan, kUndividedPlan, kFlaggedPlan, kIdlePlan };
 
 // The numbers in kernels.pml. Calls begin before the border of an epoch, and in the model, too.
 enum class Event { kLoose, kWrite, kPublish, kRelease, kFail = 13, kChoose = 22 };
@@ -103,6 +103,7 @@ namespace sley::kernels_test {
 void make_call(int rank, int number) {
     const Plan plan = plans[number];
     const bool idle = plan == kIdlePlan, wide = plan == kUndividedPlan;
+    const bool held = plan == kHeldPlan, lends = held || plan == kDirectPlan;
     const i32 messages = idle ? 0 : plan == kDirectPlan ? 1 : 2;
     Row row{};
     row.block.rank = rank;
@@ -117,6 +118,7 @@ void make_call(int rank, int number) {
     Call call{};
     Setup& c = call.setup;
     c.rows = reinterpret_cast<const char*>(&row);
+    c.peers = &row.peer;
     c.abort = &shared.abort;
     c.timeout_ns = ~0ull >> 1;
     c.shifts = shifts;
@@ -126,28 +128,34 @@ void make_call(int rank, int number) {
     c.slots_bytes = kFlagged ? 32 : 16;
     c.tiles = c.chunks = c.slices = c.is_even = c.row_peers = 1;
     c.slots = wide ? 1 : 2;
-    c.steps = idle || kFlagged ? 3 : 2;
+    c.steps = idle || kFlagged || held ? 3 : 2;
     c.ranks = 2;
     const u64 first = ticks_after(cells[rank].ticks, span(c)) + 1;
     u64 data[kCells] = {first, wide ? first : first + 1, first + 1, first + 1};
-    u64* own = plan == kDirectPlan ? &shared.memory[number % 2] : data;
-    if (plan == kDirectPlan && rank == 0) *own = first;
+    u64* own = lends ? &shared.memory[number % 2] : data;
+    if (lends && rank == 0) *own = first;
     char* const output_memory = reinterpret_cast<char*>(received);
-    call.own[0].buffers = {{reinterpret_cast<char*>(own), output_memory, nullptr}};
+    char* const next = reinterpret_cast<char*>(data + 1);
+    call.own[0].buffers = {{reinterpret_cast<char*>(own), output_memory, next}};
     begin(call);
     for (i32 m = 0; m < messages && !state.failed; ++m) {
-        const Step number_of_step = sley::step(static_cast<u32>(m));
-        const bool lends = plan == kDirectPlan;
-        if (rank == 0) {
-            send(0, number_of_step, input(m), lends ? to(0, m).in_place() : to(0, m));
+        const u32 done = static_cast<u32>(m);
+        if (rank == 1) {
+            recv(0, sley::step(done), lends ? from(0, m).at(input(0)) : from(0, m), output(m));
+        } else if (lends) {
+            if (m > 0) {
+                hold(0, 0, m - 1);
+                copy(0, sley::step(2 * done - 1).waits(1), scratch(m - 1), input(0));
+            }
+            send(0, sley::step(2 * done), input(0), to(0, m).in_place());
         } else {
-            recv(0, number_of_step, lends ? from(0, m).at(input(m)) : from(0, m), output(m));
+            send(0, sley::step(done), input(m), to(0, m));
         }
         const bool is_right = received[m * c.chunk] == first + static_cast<u64>(m);
         has_other_data |= rank == 1 && shared.abort == 0 && !is_right;
     }
     end();
-    if (rank == 0 && plan == kDirectPlan && reports[0].status == 0) *own = kOverwritten;
+    if (rank == 0 && lends && reports[0].status == 0) *own = kOverwritten;
     show_writes();
 }
 
@@ -161,6 +169,7 @@ int test(int count, char** arguments) {
         Plan& plan = plans[number];
         plan = random() % 4 == 0 ? kIdlePlan : first;
         if (plan == kSimplePlan && random() % 2) plan = kUndividedPlan;
+        if (plan == kDirectPlan && random() % 2) plan = kHeldPlan;
         show(Event::kChoose, static_cast<u64>(number), static_cast<u64>(plan));
     }
     routines.resize(3);

@@ -31,9 +31,9 @@ FORMS = {
     "small": "-DSLOTS=2 -DLINES=2 -DENVELOPES=4 -DLIMIT=2 -DROOM=1",
     "pulled": "-DPULLED -DSLOTS=2 -DLINES=1 -DENVELOPES=2 -DLIMIT=2 -DROOM=2",
     "agreement": "-DRANKS=3 -DLOOKS",
-    "SIMPLE": "-DLEAST=DIRECT",
-    "DIRECT": "-DLEAST=DIRECT",
-    "LL": "-DLEAST=DIRECT",
+    "SIMPLE": "-DLEAST=HELD",
+    "DIRECT": "-DLEAST=HELD",
+    "LL": "-DLEAST=HELD",
 }
 """The forms of traces, as in tests/native/protocol_test.cpp, or the protocol of a kernel; and the
 options of their model."""
@@ -115,9 +115,9 @@ PULLED = ABORTS + " -DPULLED"
 
 AGREEMENT = "-DRANKS=2 -DCALLS=3 -DLOOKS"
 WAYS = "-DRANKS=3 -DCALLS=2"
-KERNELS = "-DLEAST=DIRECT -DCALLS=3"
+KERNELS = "-DLEAST=HELD -DCALLS=3"
 FLAGS = "-DLEAST=FLAGGED -DCALLS=7"
-DIFFERENT = "-DLEAST=DIRECT -DCALLS=2 -DDIFFERENT"
+DIFFERENT = "-DLEAST=HELD -DCALLS=2 -DDIFFERENT"
 
 
 def more_calls(options: str, calls: int) -> str:
@@ -157,9 +157,7 @@ def test_a_protocol_has_no_error_in_any_order_of_steps(options: str, least: int)
 
 _CHECKS = "sent[c] < known(c) + "
 
-LATE_PART = "if :: plan == UNDIVIDED -> slots[1] = ticks + message :: else fi\n"
-EARLY = """await(published >= ticks + message); consumed = ticks + message;
-                first = slots[message"""
+LATE_PART = "if :: plan == UNDIVIDED -> fill(1) :: else fi\n"
 
 MODEL_MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     # Faults of others.
@@ -235,11 +233,8 @@ MODEL_MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "only one part of a message comes before its flag (vllm#50941)": (
         KERNELS,
         (
-            (
-                "slots[0] = ticks + message; slots[1] = ticks + message",
-                "slots[0] = ticks + message",
-            ),
-            ("-> published = ticks + message\n", "-> published = ticks + message;\n" + LATE_PART),
+            ("fill(0); fill(1)", "fill(0)"),
+            ("published = ticks + message; TAKEN }", "published = ticks + message };" + LATE_PART),
         ),
     ),
     "a kernel's wait doesn't see that others gave up": (
@@ -249,14 +244,15 @@ MODEL_MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "a call takes slots of the calls before it": (KERNELS, (("ticks : last);", "ticks : 0);"),)),
     "a call ends before lent memory is read": (
         KERNELS,
-        (("plan == DIRECT -> await(consumed >= ticks + 1)", "plan == DIRECT"),),
+        (("LENDS(plan) -> await(consumed >= ticks + MESSAGES(plan))", "LENDS(plan)"),),
+    ),
+    "lent memory is overwritten before it is read": (
+        KERNELS,
+        (("await(consumed >= ticks + message - 1);  /* `hold` */", ""),),
     ),
     "a message is read after its slot is free": (
         KERNELS,
-        (
-            ("            consumed = ticks + message;\n", ""),
-            ("await(published >= ticks + message);\n                first = slots[message", EARLY),
-        ),
+        (("read(slots[message", "release(ticks + message);\nread(slots[message"),),
     ),
     "a number comes again with old flags in the slots": (
         FLAGS,
@@ -500,6 +496,10 @@ KERNEL_MUTANTS = {
     ),
     "a call ends before lent memory is read": (
         "DIRECT", "if constexpr (kProtocol == kDirect) any_thread(!drain());", "",
+    ),
+    "lent memory is overwritten before it is read": (
+        "DIRECT", "{&peer.consumed->value, {peer.messages, message}",
+        "{&peer.published->value, {peer.messages, message}",
     ),
     "a flag is without its epoch": (
         "LL", "const Flags flags{over_calls(in), over_calls(out),", "const Flags flags{in, out,",
