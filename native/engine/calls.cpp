@@ -132,6 +132,11 @@ Outcome run_call(Engine& engine, const Call& call, std::int64_t iterations, doub
         outcome.rank = misfit.cell;
         outcome.bytes = misfit.length;
     }
+    // Who failed may not have told all yet. They must know before the caller has memory back that they
+    // still pull from.
+    if (outcome.status == Status::kAborted) {
+        control.fail(control.failure_kind(), control.failure_rank());
+    }
     if (outcome.status != Status::kDone) fabric.progress();  // tells other hosts
     return outcome;
 }

@@ -67,7 +67,8 @@ struct alignas(kCacheLine) RankState {
     std::atomic<std::uint64_t> looks;
     std::atomic<std::uint64_t> closed;
     CoreOfRank core;
-    alignas(kCacheLine) std::atomic<std::uint64_t> call_sequence;
+    // call_number: twice the call's number, plus one if it varies; 0 while the record changes.
+    alignas(kCacheLine) std::atomic<std::uint64_t> call_number;
     std::atomic<std::uint64_t> call_what, call_count;
     std::atomic<std::uint64_t> call_ended;  // the number of the last call that the rank has ended
     // How others find the rank's memory (copy.hpp): its process (0: they can't), and a random word
@@ -77,6 +78,15 @@ struct alignas(kCacheLine) RankState {
     alignas(kCacheLine) Bell bell;  // any rank rings it
     // Of rank 0: the ways of calls, in two buffers by turns (ways.hpp).
     alignas(kCacheLine) std::atomic<std::uint64_t> ways[2][kWayWords];
+
+    // A rank that joins a call of varying counts changes the record of the same call: then its number
+    // differs, too, so that nobody takes words of both for one record.
+    void set_call(const CallRecord& call) {
+        call_number.store(0, std::memory_order_release);
+        call_what.store(call.what, std::memory_order_release);
+        call_count.store(call.count, std::memory_order_release);
+        call_number.store(call.sequence << 1 | call.varies(), std::memory_order_release);
+    }
 };
 
 // A thread that waits for other ranks asks this now and then: whether to give up (Ctrl-C). The
@@ -185,11 +195,7 @@ public:
     }
 
     void enter(const CallRecord& call) {
-        auto& s = own();
-        s.call_sequence.store(0, std::memory_order_release);
-        s.call_what.store(call.what, std::memory_order_release);
-        s.call_count.store(call.count, std::memory_order_release);
-        s.call_sequence.store(call.sequence, std::memory_order_release);
+        own().set_call(call);
         crowd_.show();
     }
 
@@ -201,10 +207,11 @@ public:
     CallRecord call_of(std::int32_t rank) const {
         const auto& s = state(rank);
         CallRecord call;
-        call.sequence = s.call_sequence.load(std::memory_order_acquire);
+        const auto number = s.call_number.load(std::memory_order_acquire);
+        call.sequence = number >> 1;
         call.what = s.call_what.load(std::memory_order_acquire);
         call.count = s.call_count.load(std::memory_order_acquire);
-        if (s.call_sequence.load(std::memory_order_acquire) != call.sequence) return {};
+        if (s.call_number.load(std::memory_order_acquire) != number) return {};
         return call;
     }
 

@@ -320,10 +320,7 @@ bool Pump::take_state(Peer& peer, const FrameHeader& header) {
     state.looks.fetch_add(1, std::memory_order_relaxed);
     state.arrived.store(arrived, std::memory_order_release);
     state.beat.store(beat, std::memory_order_relaxed);
-    state.call_sequence.store(0, std::memory_order_release);
-    state.call_what.store(what, std::memory_order_release);
-    state.call_count.store(count, std::memory_order_release);
-    state.call_sequence.store(sequence, std::memory_order_release);
+    state.set_call({sequence, what, count});
     state.call_ended.store(ended, std::memory_order_release);
     state.closed.store(header.index != 0, std::memory_order_release);
     return true;
