@@ -8,19 +8,33 @@
    A message has one word, or two; a block has one thread. Memory is sequentially consistent: fences are
    the matter of the tests of machine code. */
 
-#define SLOTS 2
+#include "trace.pml"
+
+#ifdef TRACED
+#define EPOCH 128  /* numbers, as in tests/native/kernels_test.cpp */
+#define START 121
+#else
 #define EPOCH 8    /* instead of 2^31 */
-#define FLAGS 16   /* instead of 2^32 */
+#define START 1
+#endif
+#define FLAGS (2 * EPOCH)
+#define SLOTS 2
 #define OVERWRITTEN 255
 
+/* Of events: the places of slots, of the sender's memories, and of the receiver's. */
+#define LENT (SLOTS + call % 2)
+#define RECEIVED (SLOTS + 2)
+
 /* Plans. */
-#define DIRECT 0     /* one message */
-#define SIMPLE 1     /* two messages, in two slots */
-#define UNDIVIDED 2  /* two messages, each in the memory of both slots */
-#define FLAGGED 3    /* two messages */
-#define IDLE 4       /* none */
+#define HELD 0       /* two messages, one after the other in the same memory */
+#define DIRECT 1     /* one message */
+#define SIMPLE 2     /* two messages, in two slots */
+#define UNDIVIDED 3  /* two messages, each in the memory of both slots */
+#define FLAGGED 4    /* two messages */
+#define IDLE 5       /* none */
+#define LENDS(plan) (plan <= DIRECT)
 #define MESSAGES(plan) (plan == IDLE -> 0 : (plan == DIRECT -> 1 : 2))
-#define SPAN(plan) (plan >= FLAGGED -> 3 : 2)
+#define SPAN(plan) (plan == HELD || plan >= FLAGGED -> 3 : 2)
 
 /* The ends' counters: `value`, and of the sender `last` and of both `last_flagged`. */
 byte published, consumed;
@@ -39,6 +53,11 @@ byte plans[CALLS * 2];
 #define AFTER(before, span) \
     (IS_ONE_EPOCH(before, (before) + (span)) -> (before) : ((before) + (span)) / EPOCH * EPOCH)
 
+/* `give_up`. */
+inline give_up(me) {
+    atomic { IS(me, FAIL, 0, 0) -> abort = true; TAKEN }
+}
+
 /* Waits, as `reach` does. */
 inline await(condition) {
     if
@@ -54,22 +73,38 @@ inline begin(rank) {
     is_old = plan == FLAGGED && !IS_ONE_EPOCH(last_flagged[rank], ticks)
 }
 
+inline write(number) {
+    atomic { IS(0, WRITE, LENT, number) -> memory[call % 2] = number; TAKEN }
+}
+inline fill(slot) {
+    atomic { IS(0, WRITE, slot, ticks + message) -> slots[slot] = ticks + message; TAKEN }
+}
+inline read(from, part) {
+    atomic { IS(1, WRITE, RECEIVED, from) -> part = from; TAKEN }
+}
+inline release(number) {
+    atomic { IS(1, RELEASE, 0, number) -> consumed = number; TAKEN }
+}
+
 proctype Sender() {
-    byte call, plan, cell = 1, ticks, message, needed;
+    byte call, plan, cell = START, ticks, message, needed;
     bool is_old;
     for (call : 0 .. CALLS - 1) {
         atomic { begin(0) };
         if
-        :: plan == DIRECT ->
-            memory[call % 2] = ticks + 1;
+        :: LENDS(plan) ->
+            write(ticks + 1);
             lent_plan = plan;
             lent_ticks = ticks
         :: else
         fi;
         for (message : 1 .. MESSAGES(plan)) {
             if
-            :: plan == DIRECT
-            :: plan != DIRECT ->
+            :: LENDS(plan) && message > 1 ->
+                await(consumed >= ticks + message - 1);  /* `hold` */
+                write(ticks + message)
+            :: LENDS(plan) && message == 1
+            :: !LENDS(plan) ->
                 needed = (is_old -> ticks : last);
                 if
                 :: plan == UNDIVIDED && message > 1 -> needed = ticks + message - 1
@@ -79,22 +114,22 @@ proctype Sender() {
                 await(consumed >= needed);
                 if
                 :: plan == FLAGGED ->
-                    atomic {
+                    atomic { IS(0, WRITE, message - 1, ticks + message) ->
                         flagged_slots[message - 1] = ticks + message;
-                        flags[message - 1] = (ticks + message) % FLAGS
-                    }
-                :: plan == SIMPLE -> slots[message - 1] = ticks + message
-                :: plan == UNDIVIDED -> slots[0] = ticks + message; slots[1] = ticks + message
+                        flags[message - 1] = (ticks + message) % FLAGS; TAKEN }
+                :: plan == SIMPLE -> fill(message - 1)
+                :: plan == UNDIVIDED -> fill(0); fill(1)
                 fi
             fi;
             if
-            :: plan != FLAGGED -> published = ticks + message
+            :: plan != FLAGGED ->
+                atomic { IS(0, PUBLISH, 0, ticks + message) -> published = ticks + message; TAKEN }
             :: else
             fi
         }
         /* `end` */
         if
-        :: plan == DIRECT -> await(consumed >= ticks + 1)
+        :: LENDS(plan) -> await(consumed >= ticks + MESSAGES(plan))
         :: else
         fi;
         atomic {
@@ -109,56 +144,62 @@ proctype Sender() {
             cell = ticks + SPAN(plan) + 1;
             needed = 0; ticks = 0; is_old = false
         };
-        memory[call % 2] = OVERWRITTEN  /* the caller's again */
+        if
+        :: LENDS(plan) -> write(OVERWRITTEN)  /* the memory is the caller's again */
+        :: else
+        fi
     }
     goto ended;
 failed:
+    give_up(0);
+#ifndef TRACED
     memory[0] = OVERWRITTEN;
     memory[1] = OVERWRITTEN;
+#endif
 ended:
 }
 
 proctype Receiver() {
-    byte call, plan, cell = 1, ticks, message, first, last_part;
+    byte call, plan, cell = START, ticks, message, first, last_part;
     bool is_old;
     for (call : 0 .. CALLS - 1) {
         atomic { begin(1) };
         if
         :: is_old ->  /* `refresh` */
-            flags[0] = ticks % FLAGS;
-            flags[1] = ticks % FLAGS;
-            consumed = ticks
+            atomic { IS(1, WRITE, 0, ticks) -> flags[0] = ticks % FLAGS; TAKEN };
+            atomic { IS(1, WRITE, 1, ticks) -> flags[1] = ticks % FLAGS; TAKEN };
+            release(ticks)
         :: else
         fi;
         for (message : 1 .. MESSAGES(plan)) {
             if
             :: plan == FLAGGED ->
                 await(flags[message - 1] == (ticks + message) % FLAGS);
-                first = flagged_slots[message - 1];
+                read(flagged_slots[message - 1], first);
                 last_part = first
-            :: plan == DIRECT ->
-                await(published >= ticks + 1);
+            :: LENDS(plan) ->
+                await(published >= ticks + message);
                 if
-                :: lent_ticks != ticks || lent_plan != plan -> abort = true; goto failed  /* `borrow` */
+                :: lent_ticks != ticks || lent_plan != plan -> goto failed  /* `borrow` */
                 :: else
                 fi;
-                first = memory[call % 2];
+                read(memory[call % 2], first);
                 last_part = memory[call % 2];
                 assert(abort || (lent_ticks == ticks && lent_plan == plan))
             :: plan == SIMPLE ->
                 await(published >= ticks + message);
-                first = slots[message - 1];
+                read(slots[message - 1], first);
                 last_part = first
             :: plan == UNDIVIDED ->
                 await(published >= ticks + message);
-                first = slots[0];
-                last_part = slots[1]
+                read(slots[0], first);
+                read(slots[1], last_part)
             fi;
             /* After a failure the host believes no call of which it has not yet seen the end. */
 #ifndef DIFFERENT
             assert(abort || (first == ticks + message && last_part == ticks + message));
 #endif
-            consumed = ticks + message;
+            release(ticks + message);
             first = 0;
             last_part = 0
         }
@@ -171,7 +212,10 @@ proctype Receiver() {
             ticks = 0; is_old = false
         }
     }
+    goto ended;
 failed:
+    give_up(1);
+ended:
 }
 
 init {
@@ -179,6 +223,7 @@ init {
     atomic {
         for (call : 0 .. CALLS - 1) {
             select(plan : LEAST .. IDLE);
+            IS(0, CHOOSE, call, plan) -> TAKEN;
             PLAN(0, call) = plan;
             PLAN(1, call) = plan
         }
@@ -190,7 +235,7 @@ init {
         run Receiver()
     }
     if  /* at any time: a host gives up, another block does, or a wait has been too long */
-    :: abort = true
+    :: give_up(2)
 #ifndef DIFFERENT
     :: true
 #endif

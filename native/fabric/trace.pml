@@ -1,7 +1,7 @@
 /* A trace of the C++ as the only order of a model's steps: each step says in its guard which event it is,
    IS(who, kind, a, b), and then that it is TAKEN. Without TRACED a model's steps have any order. */
 
-/* The kinds, which tests/native/protocol_test.cpp has in the same order. */
+/* The kinds, which tests/native/protocol_test.cpp has in the same order; kernels_test.cpp has the last. */
 #define WRITE 1
 #define PUBLISH 2
 #define RELEASE 3
@@ -23,6 +23,7 @@
 #define SEE_COUNT 19
 #define SAY_WAY 20
 #define SEE_WAY 21
+#define CHOOSE 22
 
 #ifdef TRACED
 #define IS(who, kind, a, b) (event == (((who) * 32 + (kind)) * 256 + (a)) * 256 + (b))

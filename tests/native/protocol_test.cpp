@@ -5,8 +5,6 @@
 // protocol FORM SEED ABORT: writes the numbers of the events. SEED: of the order of steps. ABORT: the
 // step at which a thread of rank 2 gives up; 0: never. Exits with 1 if a call that has ended has other
 // data, with 3 if all threads sleep, and with 4 if a call fails for another reason.
-#include <ucontext.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -19,9 +17,12 @@
 #include <string>
 #include <vector>
 
+#include "coroutines.hpp"
 #include "engine/calls.hpp"
 
 namespace sley::protocol_test {
+
+using namespace coroutines;
 
 constexpr std::int32_t kRanks = 3;
 constexpr int kCalls = 5;
@@ -44,26 +45,19 @@ const std::map<std::string, Form> kForms = {{"shared", {{2, 64}, 3, 3, false, fa
                                             {"pulled", {{2, 64}, 2, 2, true, false}},
                                             {"agreement", {{2, 4096}, 2, 2, false, true}}};
 
-// ---- Coroutines, and what they show
-
-struct Routine {
-    ucontext_t context;
-    std::vector<char> stack = std::vector<char>(1 << 18);
-    std::function<void()> body;
-    bool has_ended = false;
-    const void* sleeps_on = nullptr;
-    std::set<std::uint64_t> shown;  // loads since its last other access
-    bool has_given_up = false;      // its looks are for the report
-};
+// ---- What the coroutines show
 
 struct Word {
     Kind load, store, change;
     int object;
 };
 
-std::vector<Routine> routines;
-std::size_t current;
-ucontext_t scheduler;
+struct Shown {
+    std::set<std::uint64_t> loads;  // since the last other access
+    bool has_given_up = false;      // its looks are for the report
+};
+
+std::vector<Shown> shown;
 std::map<const void*, Word> watched_words;
 std::vector<FifoMemory> fifos;
 std::vector<std::int32_t> contents;
@@ -73,12 +67,12 @@ std::byte* buffers[kRanks];  // of the callers; rank 0's only if it is pulled fr
 void show(Kind kind, std::uint64_t object, std::uint64_t value) {
     const auto event =
         ((current * 32 + static_cast<std::uint64_t>(kind)) * 256 + object) * 256 + value % 256;
-    auto& routine = routines[current];
+    auto& so_far = shown[current];
     if (kind == Kind::kLook || kind == Kind::kCheck) {
-        if (routine.has_given_up || !routine.shown.insert(event).second) return;
-        routine.has_given_up = kind == Kind::kCheck && value != 0;
+        if (so_far.has_given_up || !so_far.loads.insert(event).second) return;
+        so_far.has_given_up = kind == Kind::kCheck && value != 0;
     } else {
-        routine.shown.clear();
+        so_far.loads.clear();
     }
     std::printf("%llu\n", static_cast<unsigned long long>(event));
 }
@@ -119,13 +113,11 @@ using namespace protocol_test;
 void before(const void* word) {
     if (watched_words.count(word) == 0) return;
     show_writes();
-    swapcontext(&routines[current].context, &scheduler);
+    give_way();
 }
 
 void after(const void* word, Access access, std::uint64_t value, std::memory_order order) {
-    for (auto& routine : routines) {
-        if (access == Access::kWake && routine.sleeps_on == word) routine.sleeps_on = nullptr;
-    }
+    if (access == Access::kWake) wake(word);
     const auto found = watched_words.find(word);
     if (found == watched_words.end()) return;
     const auto& w = found->second;
@@ -157,52 +149,11 @@ void after(const void* word, Access access, std::uint64_t value, std::memory_ord
     }
 }
 
-void sleep_on(const void* word) {
-    routines[current].sleeps_on = word;
-    swapcontext(&routines[current].context, &scheduler);
-}
+void sleep_on(const void* word) { coroutines::sleep(word); }
 
 }  // namespace sley::watched
 
 namespace sley::protocol_test {
-
-void start() {
-    routines[current].body();
-    show_writes();
-    routines[current].has_ended = true;
-    swapcontext(&routines[current].context, &scheduler);
-}
-
-// Runs all coroutines, one step after another, in an order that `random` chooses; the last one only
-// from step `late` on. limited: sleeps end where nobody can go on. Returns whether all have ended.
-bool run(std::mt19937& random, int late, bool limited) {
-    for (auto& routine : routines) {
-        getcontext(&routine.context);
-        routine.context.uc_stack.ss_sp = routine.stack.data();
-        routine.context.uc_stack.ss_size = routine.stack.size();
-        makecontext(&routine.context, start, 0);
-    }
-    for (int step = 1;; ++step) {
-        std::vector<std::size_t> able;
-        for (std::size_t r = 0; r < routines.size(); ++r) {
-            const bool waits = r == kRanks && (late == 0 || step < late);
-            if (!waits && !routines[r].has_ended && !routines[r].sleeps_on) able.push_back(r);
-        }
-        if (able.empty() && limited) {  // time passes
-            for (auto& routine : routines) {
-                if (std::exchange(routine.sleeps_on, nullptr)) able.push_back(0);
-            }
-            if (!able.empty()) continue;
-        }
-        if (able.empty()) break;
-        // Some go on for long, others hardly: so they also fall behind by calls.
-        const auto next = random() % 8 == 0 ? able[random() % able.size()] : current;
-        current = std::find(able.begin(), able.end(), next) == able.end() ? able.back() : next;
-        swapcontext(&scheduler, &routines[current].context);
-    }
-    return std::all_of(routines.begin(), routines.begin() + kRanks,
-                       [](const auto& routine) { return routine.has_ended; });
-}
 
 // ---- The ranks
 
@@ -368,15 +319,17 @@ int test(int count, char** arguments) {
         contents.resize(fifos.size() * lines() + kRanks);
     }
     routines.resize(kRanks + 1);
+    shown.resize(routines.size());
     for (const auto r : all) {
         const auto& fabric = fabrics[static_cast<std::size_t>(r)];
         routines[static_cast<std::size_t>(r)].body = [&form, fabric, seed] {
             form.agrees ? live_agreed(fabric, form, seed) : live(fabric, form);
+            show_writes();
         };
     }
     routines[kRanks].body = [&] { fabrics[2]->control().fail(Failure::kGaveUp, 2); };
     std::mt19937 random(seed);
-    if (!run(random, std::atoi(arguments[3]), form.agrees)) return 3;
+    if (!coroutines::run(random, std::atoi(arguments[3]), form.agrees)) return 3;
     return has_other_data ? 1 : has_failed ? 4 : 0;
 }
 

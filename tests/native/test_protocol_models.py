@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+import sley
+from sley.engine.kernels import Engine, Kernels, Platform, Variant
 from sley.errors.disk_cache import cached
 from support.devices.native_programs import NATIVE, SOURCES, TESTS, link
 
@@ -29,8 +31,12 @@ FORMS = {
     "small": "-DSLOTS=2 -DLINES=2 -DENVELOPES=4 -DLIMIT=2 -DROOM=1",
     "pulled": "-DPULLED -DSLOTS=2 -DLINES=1 -DENVELOPES=2 -DLIMIT=2 -DROOM=2",
     "agreement": "-DRANKS=3 -DLOOKS",
+    "SIMPLE": "-DLEAST=HELD",
+    "DIRECT": "-DLEAST=HELD",
+    "LL": "-DLEAST=HELD",
 }
-"""The forms of traces, as in tests/native/protocol_test.cpp, and the options of their model."""
+"""The forms of traces, as in tests/native/protocol_test.cpp, or the protocol of a kernel; and the
+options of their model."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +115,9 @@ PULLED = ABORTS + " -DPULLED"
 
 AGREEMENT = "-DRANKS=2 -DCALLS=3 -DLOOKS"
 WAYS = "-DRANKS=3 -DCALLS=2"
-KERNELS = "-DLEAST=DIRECT -DCALLS=3"
+KERNELS = "-DLEAST=HELD -DCALLS=3"
 FLAGS = "-DLEAST=FLAGGED -DCALLS=7"
-DIFFERENT = "-DLEAST=DIRECT -DCALLS=2 -DDIFFERENT"
+DIFFERENT = "-DLEAST=HELD -DCALLS=2 -DDIFFERENT"
 
 
 def more_calls(options: str, calls: int) -> str:
@@ -151,9 +157,7 @@ def test_a_protocol_has_no_error_in_any_order_of_steps(options: str, least: int)
 
 _CHECKS = "sent[c] < known(c) + "
 
-LATE_PART = "if :: plan == UNDIVIDED -> slots[1] = ticks + message :: else fi\n"
-EARLY = """await(published >= ticks + message); consumed = ticks + message;
-                first = slots[message"""
+LATE_PART = "if :: plan == UNDIVIDED -> fill(1) :: else fi\n"
 
 MODEL_MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     # Faults of others.
@@ -229,11 +233,8 @@ MODEL_MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "only one part of a message comes before its flag (vllm#50941)": (
         KERNELS,
         (
-            (
-                "slots[0] = ticks + message; slots[1] = ticks + message",
-                "slots[0] = ticks + message",
-            ),
-            ("-> published = ticks + message\n", "-> published = ticks + message;\n" + LATE_PART),
+            ("fill(0); fill(1)", "fill(0)"),
+            ("published = ticks + message; TAKEN }", "published = ticks + message };" + LATE_PART),
         ),
     ),
     "a kernel's wait doesn't see that others gave up": (
@@ -243,14 +244,15 @@ MODEL_MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "a call takes slots of the calls before it": (KERNELS, (("ticks : last);", "ticks : 0);"),)),
     "a call ends before lent memory is read": (
         KERNELS,
-        (("plan == DIRECT -> await(consumed >= ticks + 1)", "plan == DIRECT"),),
+        (("LENDS(plan) -> await(consumed >= ticks + MESSAGES(plan))", "LENDS(plan)"),),
+    ),
+    "lent memory is overwritten before it is read": (
+        KERNELS,
+        (("await(consumed >= ticks + message - 1);  /* `hold` */", ""),),
     ),
     "a message is read after its slot is free": (
         KERNELS,
-        (
-            ("            consumed = ticks + message;\n", ""),
-            ("await(published >= ticks + message);\n                first = slots[message", EARLY),
-        ),
+        (("read(slots[message", "release(ticks + message);\nread(slots[message"),),
     ),
     "a number comes again with old flags in the slots": (
         FLAGS,
@@ -309,20 +311,40 @@ class Trace:
 
 
 def trace_of(program: Path, form: str, seed: int) -> Trace:
-    """A run whose steps have the order of a seed. On connections, in odd ones a thread gives up."""
-    abort = 11 * seed if seed % 2 and form != "agreement" else 0
-    command = [program, "protocol", form, str(seed), str(abort)]
+    """A run whose steps have the order of a seed. On connections, in odd ones somebody gives up."""
+    is_kernel = form in KERNEL_FORMS
+    abort = 0 if form == "agreement" or seed % 2 == 0 else seed * (3 if is_kernel else 11)
+    test = ["kernels"] if is_kernel else ["protocol", form]
+    command = [program, *test, str(seed), str(abort)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S)
     return Trace(done.stdout, done.returncode)
 
 
 def is_accepted(form: str, trace: Trace) -> bool:
     options = f"{FORMS[form]} -DCALLS=5"
-    if form != "agreement":
+    if form not in ("agreement", *KERNEL_FORMS):
         options += " -DRECEIVERS=2 -DPARKS -DUNQUIET -DLIMITED -DABORTS"
     return accepted(model_of(options), options, trace.events) == trace.length
 
 
+def kernel(protocol: str) -> str:
+    """The text of a kernel for threads, whose elements are words of 8 bytes."""
+
+    @sley.program(sley.SendRecv(2, 2), protocol=sley.Protocol[protocol])
+    def program(p: sley.lang.ChunkProgram) -> None:
+        for chunk in range(2):
+            p.chunk(0, "in", chunk).copy(1, "out", chunk)
+
+    variant = Variant(Platform.CPU, dtype=10, reduce_op=sley.ReduceOp.SUM)
+    return Kernels.of(sley.compile(program, fusion=False)).source(Engine.GENERATED, variant)
+
+
+def kernel_tracer(text: str) -> Path:
+    path = cached([text], ".hpp", lambda path: path.write_text(text) and None)
+    return link(["kernels"], [TESTS / "watched.hpp", path], "-w")
+
+
+KERNEL_FORMS = ("SIMPLE", "DIRECT", "LL")
 SEEDS = range(1, 25)
 
 
@@ -331,15 +353,16 @@ SEEDS = range(1, 25)
     [
         "pulled",
         "agreement",
+        *KERNEL_FORMS,
         *(pytest.param(f, marks=pytest.mark.slow) for f in ("shared", "small")),
     ],
 )
 def test_the_model_accepts_what_the_engine_does(form: str) -> None:
-    program = tracer()
+    program = kernel_tracer(kernel(form)) if form in KERNEL_FORMS else tracer()
     for seed in SEEDS:
         trace = trace_of(program, form, seed)
         assert trace.exit_status == 0
-        assert trace.length > 20
+        assert trace.length > 9
         assert is_accepted(form, trace), f"seed {seed}"
 
 
@@ -436,4 +459,65 @@ def test_the_model_refuses_what_a_mutant_of_the_engine_does(name: str, tmp_path:
     path.parent.mkdir()
     path.write_text(mutated((NATIVE / file).read_text(), [(old, new)]))
     program = tracer(path)
+    assert any(not is_accepted(form, trace_of(program, form, seed)) for seed in SEEDS)
+
+
+KERNEL_MUTANTS = {
+    "a message isn't published": (
+        "SIMPLE", "publish(&state.senders[to.peer + m].published->value, over_calls(out));", ";",
+    ),
+    "a message is published without a fence": (
+        "SIMPLE", "        fence();\n        SLEY_ROLLED\n        for (i32 m = 0; m < to.members",
+        "        SLEY_ROLLED\n        for (i32 m = 0; m < to.members",
+    ),
+    "a message is read before it is published": (
+        "SIMPLE", "published->value, over_calls(in),", "published->value, state.ticks,",
+    ),
+    "a message isn't released": (
+        "SIMPLE", "publish_read(&state.receivers[from.peer + m].consumed->value, over_calls(in));",
+        ";",
+    ),
+    "a message is released before it is read": (
+        "SIMPLE", "            if constexpr (K::kReceives || K::kWrites || K::kSends) {",
+        """if constexpr (K::kReceives) {
+            publish_read(&state.receivers[from.peer].consumed->value, over_calls(taken)); }
+            if constexpr (K::kReceives || K::kWrites || K::kSends) {""",
+    ),
+    "a slot is used again too early": ("SIMPLE", "out > slots ?", "out > slots + 1 ?"),
+    "a call takes slots of the calls before it": (
+        "SIMPLE", "is_old ? ticks : last}", "is_old ? ticks : 0}",
+    ),
+    "a call doesn't say what its last message was": (
+        "SIMPLE", "own.last = last_of_call(state.senders[i]);", ";",
+    ),
+    "a call has numbers of two epochs": (
+        "SIMPLE", "return is_one_epoch(before, after) ? before : after >>",
+        "return true ? before : after >>",
+    ),
+    "a call ends before lent memory is read": (
+        "DIRECT", "if constexpr (kProtocol == kDirect) any_thread(!drain());", "",
+    ),
+    "lent memory is overwritten before it is read": (
+        "DIRECT", "{&peer.consumed->value, {peer.messages, message}",
+        "{&peer.published->value, {peer.messages, message}",
+    ),
+    "a flag is without its epoch": (
+        "LL", "const Flags flags{over_calls(in), over_calls(out),", "const Flags flags{in, out,",
+    ),
+    "a call takes old flags for its own": (
+        "LL", "kProtocol == kLL && !is_one_epoch(flagged, ticks)", "false",
+    ),
+    "slots get messages before they are refreshed": ("LL", "is_old ? ticks : last}", "last}"),
+    "a receiver forgets that its slots are refreshed": (
+        "LL", "state.receivers[i].published->last_flagged = last_of_call(state.receivers[i]);", ";",
+    ),
+}  # fmt: skip
+"""Faults of kernels: the protocol, a text and its replacement."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNEL_MUTANTS)
+def test_the_model_refuses_what_a_mutant_of_a_kernel_does(name: str) -> None:
+    form, old, new = KERNEL_MUTANTS[name]
+    program = kernel_tracer(mutated(kernel(form), [(old, new)]))
     assert any(not is_accepted(form, trace_of(program, form, seed)) for seed in SEEDS)

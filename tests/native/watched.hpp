@@ -54,6 +54,8 @@ void sleep_on(const void* word);
 
 inline std::chrono::nanoseconds now{0};
 
+inline int yield() { return 0; }
+
 template <class... Rest>
 long system_call(long number, Rest... rest) {
     if (number != SYS_futex) return ::syscall(number, rest...);
@@ -139,4 +141,5 @@ struct watched_clock {
 
 #define atomic watched_atomic
 #define steady_clock watched_clock
+#define sched_yield sley::watched::yield
 #define syscall sley::watched::system_call
