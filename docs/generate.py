@@ -49,6 +49,7 @@ MODULES: dict[str, str | None] = {
     "happens_before": None,
     "faults": None,
     "groups": None,
+    "orders": None,
     "routes": None,
     "sizes": None,
     "plan_digest": None,

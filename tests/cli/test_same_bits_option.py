@@ -38,7 +38,7 @@ def test_other_orders_are_refused(words: tuple[object, ...]) -> None:
     result = command(*words, "--topology", "1x4", "-b", "1M")
     assert result.exit_code == 1
     assert "N658" in result.stderr
-    assert "sums of ranks 0-3 in this order" in result.stderr
+    assert "order of every sum: ((0+1)+2)+3" in result.stderr
 
 
 def test_simulate_sums_in_order_where_the_algorithm_can() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,10 +19,11 @@ from sley.engine.devices import Engine
 from sley.engine.devices import Settings as KernelSettings
 from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
+from sley.ir.orders import BALANCED, SameBits
 from sley.ir.words import ReduceOp
 from support.devices.communicators import TIMEOUT_S, on_all, opened
 from support.devices.device_calls import threads
-from support.inputs.sum_terms import FLOATS, random_tree, terms, total, tree_of
+from support.inputs.sum_terms import FLOATS, Tree, random_tree, terms, total, tree_of
 from support.processes import rank_processes
 from support.processes.threads_group import Ranks
 
@@ -37,10 +39,10 @@ class Calls:
     """A rank's calls of one type and operation, and in how many elements their results differ from
     the promised ones, by kind of call. The terms repeat along the elements."""
 
-    def __init__(self, comm: Any, hosts: Hosts, dtype: str, op: ReduceOp) -> None:
+    def __init__(self, comm: Any, tree: Tree, dtype: str, op: ReduceOp) -> None:
         self.comm, self.dtype, self.op = comm, dtype, op
         self.own = terms(dtype, comm.ranks)[comm.rank]
-        self.expected = total(dtype, comm.ranks, tree_of(hosts.members), op)
+        self.expected = total(dtype, comm.ranks, tree, op)
         self.differing, self.elements = Counter[str](), 0
         self._options: dict[str, Any] = {"op": op, "dtype": dtype}
         if isinstance(comm, Communicator):
@@ -104,13 +106,13 @@ def plans_of(comm: Any, sizes: Iterable[int]) -> int:
 
 
 def differing(
-    comm: Any, hosts: Hosts, types: Iterable[tuple[str, ReduceOp, int]], repeats: int = 1
+    comm: Any, tree: Tree, types: Iterable[tuple[str, ReduceOp, int]], repeats: int = 1
 ) -> tuple[Counter[str], int, int]:
     """The elements that differ, of how many, and the fewest plans. types: with the
     largest size of a call in bytes. repeats: of calls of a type that has large ones."""
     found, elements, plans = Counter[str](), 0, []
     for dtype, op, most in types:
-        calls, item = Calls(comm, hosts, dtype, op), DATA_TYPES[dtype].size_bytes
+        calls, item = Calls(comm, tree, dtype, op), DATA_TYPES[dtype].size_bytes
         counts = [size // item for size in (*BYTES, *LARGE_BYTES) if size <= most]
         for count in counts:
             for _ in range(repeats if most > BYTES[-1] else 1):
@@ -131,10 +133,11 @@ def types_of(turn: int) -> list[tuple[str, ReduceOp, int]]:
     ]
 
 
+@pytest.mark.parametrize("same_bits", [True, BALANCED])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_every_other_order_gives_other_bits(dtype: str) -> None:
+def test_every_other_order_gives_other_bits(dtype: str, same_bits: SameBits) -> None:
     random, ranks = np.random.default_rng(1), 8
-    promised = tree_of([range(ranks)])
+    promised = tree_of([range(ranks)], same_bits)
     expected = total(dtype, ranks, promised)
     for _ in range(1000):
         tree = random_tree(random, ranks)
@@ -157,18 +160,22 @@ def in_other_order() -> sley.Plan:
 
 
 def test_calls_of_all_sizes_have_the_same_bits() -> None:
-    hosts, few = Hosts.of("aaaa"), [("float32", ReduceOp.SUM, BYTES[7])]
+    few, trees = [("float32", ReduceOp.SUM, BYTES[7])], {}
+    for same_bits in (BALANCED, True):
+        tree = trees[same_bits] = tree_of([range(4)], same_bits)
+        with Ranks(4, Settings(timeout_s=30, same_bits=same_bits)) as four:
+            for found, elements, plans in four.each(partial(differing, tree=tree, types=few)):
+                assert not found.total()
+                assert elements > 100_000
+                assert plans == 2
+    tree = trees[True]
     with Ranks(4, Settings(timeout_s=30, same_bits=True)) as four:
-        for found, elements, plans in four.each(lambda comm: differing(comm, hosts, few)):
-            assert not found.total()
-            assert elements > 100_000
-            assert plans == 2
         other = in_other_order()
         with pytest.raises(SleyError, match="N658"):
             four.each(lambda comm: comm.plans.register(other))
 
         def run(comm: Communicator) -> int:
-            calls = Calls(comm, hosts, "float32", ReduceOp.SUM)
+            calls = Calls(comm, tree, "float32", ReduceOp.SUM)
             comm.run(other, data := calls.given(1000))
             calls.see("run", data[:500])
             assert not calls.differing.total()
@@ -177,7 +184,7 @@ def test_calls_of_all_sizes_have_the_same_bits() -> None:
 
         assert min(four.each(run)) > 50
     with Ranks(4, Settings(timeout_s=30, same_bits=False)) as four:
-        for found, *_ in four.each(lambda comm: differing(comm, hosts, few)):
+        for found, *_ in four.each(partial(differing, tree=tree, types=few)):
             assert found["all_reduce"]
 
 
@@ -187,19 +194,22 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 HOSTS = ("aabbbccc", "abaababb")
 """Of the first ranks of these; the second in another order than by host."""
+_NAMES = {True: "one-order", BALANCED: "balanced", False: "any-order"}
 
 
 def on_processors() -> Iterator[Any]:
-    """The hosts of ranks, how data are copied, and whether they have same_bits."""
+    """The hosts of ranks, how data are copied, and their same_bits."""
     for ranks in range(2, 9):
         one_host = "a" * ranks, [(way, True) for way in WAYS]
         for hosts, ways in (one_host, *((names[:ranks], [("auto", True)]) for names in HOSTS)):
-            for way, promised in [*ways, (ways[0][0], False)]:
-                name = f"{hosts}-{way}-{'one-order' if promised else 'any-order'}"
+            for way, promised in [*ways, *((ways[0][0], other) for other in (BALANCED, False))]:
+                name = f"{hosts}-{way}-{_NAMES[promised]}"
                 yield pytest.param(Hosts.of(hosts), way, promised, id=name)
 
 
-def check(ends: Iterable[tuple[Counter[str], int, int]], hosts: Hosts, *, promised: bool) -> None:
+def check(
+    ends: Iterable[tuple[Counter[str], int, int]], hosts: Hosts, *, promised: SameBits
+) -> None:
     """Prints what differs of all ranks. promised: nothing may."""
     every = [*ends]
     found = sum((differ for differ, *_ in every), Counter[str]())
@@ -213,12 +223,12 @@ def check(ends: Iterable[tuple[Counter[str], int, int]], hosts: Hosts, *, promis
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "way", "promised"), [*on_processors()])
-def test_processes_have_the_same_bits(hosts: Hosts, way: str, promised: bool) -> None:
-    ranks, in_turns = len(hosts.host), way == "auto" and hosts.count == 1 and promised
+def test_processes_have_the_same_bits(hosts: Hosts, way: str, promised: SameBits) -> None:
+    ranks, in_turns = len(hosts.host), way == "auto" and hosts.count == 1 and promised is True
     ends = rank_processes.start(
         ranks,
         differing,
-        hosts,
+        tree_of(hosts.members, promised),
         types_of(ranks + len(way) + hosts.count),
         6 if in_turns else 1,
         settings=Settings(timeout_s=60, use_cache=False, same_bits=promised, **WAYS[way]),
@@ -229,7 +239,7 @@ def test_processes_have_the_same_bits(hosts: Hosts, way: str, promised: bool) ->
 
 
 def on_threads(
-    ranks: int, engine: Engine, types: list[tuple[str, ReduceOp, int]], *, promised: bool
+    ranks: int, engine: Engine, types: list[tuple[str, ReduceOp, int]], *, promised: SameBits
 ) -> list[tuple[Counter[str], int, int]]:
     """`differing` on each rank; devices of their own and one in turn."""
     apart = (ranks % 2 == 0) == (engine is Engine.GENERATED)
@@ -240,8 +250,8 @@ def on_threads(
         types=[*{dtype for dtype, *_ in types}],
         ops=[*{op for _, op, _ in types}],
     )
-    hosts, found = Hosts.of("a" * ranks), []
-    on_all(comms, lambda comm: found.append(differing(comm, hosts, types)))
+    tree, found = tree_of([range(ranks)], promised), []
+    on_all(comms, lambda comm: found.append(differing(comm, tree, types)))
     on_all(comms, lambda comm: comm.close())
     return found
 
@@ -257,4 +267,5 @@ def test_kernels_have_the_bits_of_processors(ranks: int, engine: Engine) -> None
     ]
     check(on_threads(ranks, engine, types, promised=True), Hosts.of("a" * ranks), promised=True)
     few = [("float32", ReduceOp.SUM, BYTES[6])]
-    check(on_threads(ranks, engine, few, promised=False), Hosts.of("a" * ranks), promised=False)
+    for other in (BALANCED, False):
+        check(on_threads(ranks, engine, few, promised=other), Hosts.of("a" * ranks), promised=other)

@@ -35,6 +35,8 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert found.same_bits
     assert (found.tuner, found.explore) == ("policy.toml", 0.05)
     assert Settings.from_environment(copies="cached").copies is Copies.CACHED
+    monkeypatch.setenv("SLEY_SAME_BITS", "Balanced")
+    assert Settings.from_environment().agreement()["same_bits"] == "balanced"
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +68,7 @@ def test_an_unknown_level_of_the_log_is_named(monkeypatch: pytest.MonkeyPatch) -
     [
         {"timeout_s": 0},
         {"slots": 1},
+        {"same_bits": "chain"},
         {"slot_bytes": 3},
         {"channels": 0},
         {"cma": "0"},

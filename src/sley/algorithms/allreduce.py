@@ -35,18 +35,19 @@ def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = 
 
 
 @algorithm("allreduce", "MSCCLang 7.1.2")
-def one_step_allreduce(ranks: int, *, in_place: bool = False) -> Program:
+def one_step_allreduce(ranks: int, *, balanced: bool = False, in_place: bool = False) -> Program:
     """AllReduce in one step: every rank sends its data to every other, and every rank sums all of
     it.
 
     All ranks sum in the order of the ranks, ((x0 + x1) + x2) + ..., so all results have the same
-    bits. A rank sums in scratch until its own data are part of the sum.
+    bits. A rank sums in scratch until its own data are part of the sum. balanced: they sum by the
+    balanced tree of the ranks, ((x0 + x1) + (x2 + x3)) + ..., instead.
     Source: MSCCLang 7.1.2's All Pairs without its second step. Errors: L102, L121.
     """
 
     def body(p: ChunkProgram) -> None:
         whole = np.zeros(ranks, np.int64)
-        sum_in_rank_order(p, whole, "in" if in_place else "out", whole)
+        sum_in_rank_order(p, whole, "in" if in_place else "out", whole, balanced=balanced)
 
     return trace(AllReduce(ranks, 1, in_place), body)
 
@@ -79,19 +80,19 @@ def all_pairs_allreduce(
 
 
 @algorithm("allreduce", "MSCCLang 7.1.2")
-def rank_order_allreduce(ranks: int, *, in_place: bool = False) -> Program:
+def rank_order_allreduce(ranks: int, *, balanced: bool = False, in_place: bool = False) -> Program:
     """AllReduce in two steps: each rank sums one chunk in the order of the ranks, and sends the sum
     to all others.
 
-    Elements are summed as in `one_step_allreduce`, so that small and large calls give the same
-    bits.
+    Elements are summed as in `one_step_allreduce`, also with `balanced`, so that small and large
+    calls give the same bits.
     Source: MSCCLang's All Pairs, 7.1.2, in one order. Errors: L102, L121.
     """
     buffer = "in" if in_place else "out"
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
-        sum_in_rank_order(p, rank, buffer, rank)
+        sum_in_rank_order(p, rank, buffer, rank, balanced=balanced)
         for turn in range(1, ranks):
             p.chunk(rank, buffer, rank).copy((rank + turn) % ranks, buffer, rank)
 

@@ -58,34 +58,40 @@ def all_pairs_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
 
 
 @algorithm("reducescatter", "MSCCLang 7.1.2")
-def one_step_reducescatter(ranks: int, *, in_place: bool = False) -> Program:
+def one_step_reducescatter(
+    ranks: int, *, balanced: bool = False, in_place: bool = False
+) -> Program:
     """ReduceScatter in one step: every rank sends every other rank its chunk, and every rank sums
     its own in the order of the ranks.
 
     Elements are summed as in `one_step_allreduce`, ((x0 + x1) + x2) + ..., whichever rank's chunk
     they are in: with an AllGather after it the bits are the same. A rank sums in scratch until its
-    own data are part of the sum.
+    own data are part of the sum. balanced: sums by the balanced tree of the ranks instead.
     Source: the first step of MSCCLang's All Pairs, 7.1.2. Errors: L102, L121.
     """
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
         where = ("in", rank) if in_place else ("out", np.zeros_like(rank))
-        sum_in_rank_order(p, rank, *where)
+        sum_in_rank_order(p, rank, *where, balanced=balanced)
 
     return trace(ReduceScatter(ranks, 1, in_place), body)
 
 
-def sum_in_rank_order(p: ChunkProgram, part: LongArray, result: str, place: LongArray) -> None:
-    """Every rank sums one chunk from all ranks, in the order of the ranks: in scratch until its own
-    data are part of the sum. So it never writes to its result before it has read its input.
+def sum_in_rank_order(
+    p: ChunkProgram, part: LongArray, result: str, place: LongArray, *, balanced: bool
+) -> None:
+    """Every rank sums one chunk from all ranks, in the order of the ranks, or by their balanced
+    tree: in scratch until its own data are part of the sum. So it never writes to its result before
+    it has read its input.
 
     part: int64 (ranks,), the chunk of the inputs that each rank sums. result, place: the buffer and
     each rank's chunk of it for the sum; the input in place, where its own data are.
     """
     rank = np.arange(len(part))
     term = np.tile(rank, (len(part), 1))
-    sum_in_order(p, rank, term, "in", part, (result, place), ("scratch", np.zeros_like(rank)))
+    early = "scratch", np.zeros_like(rank)
+    (sum_balanced if balanced else sum_in_order)(p, rank, term, "in", part, (result, place), early)
 
 
 def sum_in_order(
@@ -137,3 +143,47 @@ def sum_in_order(
             sum_of(result, with_own).reduce(sent(turn, with_own), channel=channel)
         if total is not None and early[0] != result[0]:
             copy(total, result, joins)
+
+
+def slots_of(terms: int) -> int:
+    """The chunks of scratch in which `sum_balanced` sums so many terms."""
+    return (terms - 1).bit_length() or 1
+
+
+def sum_balanced(
+    p: ChunkProgram,
+    rank: LongArray,
+    term: LongArray,
+    source: str,
+    part: LongArray,
+    result: tuple[str, LongArray],
+    early: tuple[str, LongArray],
+    *,
+    channel: int | None = None,
+) -> None:
+    """As `sum_in_order`, by the balanced tree of the terms (`ir.orders`), as a binary counter
+    counts: each chunk of scratch holds the sum of a power of two of terms, smaller ones behind
+    larger ones, and two equal ones become one.
+
+    early: of `slots_of` the terms the first chunk. The result is written once, at the end.
+    """
+    part = part if part.ndim > 1 else np.tile(part, (term.shape[1], 1)).T
+    size = (term != NONE).sum(axis=1)
+
+    def held(slot: int, sums: LongArray) -> Ref:
+        return p.chunk(rank[sums], early[0], early[1][sums] + slot)
+
+    for turn in range(term.shape[1]):
+        sums, top = np.flatnonzero(turn < size), (turn & ~1).bit_count()
+        sent = p.chunk(term[sums, turn], source, part[sums, turn])
+        if turn % 2:
+            held(top, sums).reduce(sent, channel=channel)
+        else:
+            sent.copy(rank[sums], early[0], early[1][sums] + top, channel=channel)
+        for slot in reversed(range(top)):
+            if slot + 1 < (turn + 1).bit_count():  # unequal: only behind the last term
+                sums = np.flatnonzero(size == turn + 1)
+            if len(sums):
+                held(slot, sums).reduce(held(slot + 1, sums))
+    if result[0] != early[0] or (result[1] != early[1]).any():
+        held(0, np.arange(len(rank))).copy(rank, *result, channel=channel)

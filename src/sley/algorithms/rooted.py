@@ -201,6 +201,7 @@ def all_pairs_reduce(
     root: int = 0,
     stage_channels: Sequence[int] | None = None,
     in_order: bool = False,
+    balanced: bool = False,
     in_place: bool = False,
 ) -> Program:
     """Reduce in two steps: each rank sums one chunk from all ranks, and sends the root the sum.
@@ -208,14 +209,17 @@ def all_pairs_reduce(
     Rank r sums its chunk in the order r, r + 1, ..., modulo the number of ranks. In place, only the
     root's data change; the other ranks sum in scratch.
     stage_channels: as for `all_pairs_allreduce`. in_order: every rank sums in the order of the
-    ranks, as in `one_step_allreduce`.
+    ranks, as in `one_step_allreduce`. balanced: by the balanced tree of the ranks.
     Source: Rabenseifner's algorithm (reduce-scatter, then gather) in Thakur, Rabenseifner, Gropp
     (2005), section 4.4, all pairs. Errors: L101, L102, L121.
     """
-    if in_order:
-        one_host = TwoLevel([range(ranks)])
-        return one_host.reduce(
-            root=root, stage_channels=stage_channels, in_order=True, in_place=in_place
+    if in_order or balanced:
+        return TwoLevel([range(ranks)]).reduce(
+            root=root,
+            stage_channels=stage_channels,
+            in_order=True,
+            balanced=balanced,
+            in_place=in_place,
         )
     others = _places(ranks, root)[1:]
     summing, collecting = stage_numbers("all-pairs-reduce", stage_channels, 2)

@@ -7,12 +7,12 @@ sends less data over the network.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from sley.algorithms.algorithm import MPICH, algorithm, check_root, check_sizes, stage_numbers
-from sley.algorithms.reducescatter import sum_in_order
+from sley.algorithms.reducescatter import slots_of, sum_balanced, sum_in_order
 from sley.algorithms.rings import accumulator
 from sley.errors import Place
 from sley.errors.language import L112
@@ -30,6 +30,7 @@ def two_level_allreduce(
     *,
     stage_channels: Sequence[int] | None = None,
     in_order: bool = False,
+    balanced: bool = False,
     in_place: bool = False,
 ) -> Program:
     """AllReduce by all pairs: reduces within hosts, then across hosts, and copies the sums back
@@ -39,17 +40,21 @@ def two_level_allreduce(
     rings. Errors: L102, L121.
     """
     hosts = TwoLevel.grid(nodes, gpus)
-    return hosts.allreduce(stage_channels=stage_channels, in_order=in_order, in_place=in_place)
+    return hosts.allreduce(
+        stage_channels=stage_channels, in_order=in_order, balanced=balanced, in_place=in_place
+    )
 
 
 @algorithm("allreduce", "MSCCLang, figure 1")
-def two_level_one_step_allreduce(nodes: int, gpus: int, *, in_place: bool = False) -> Program:
+def two_level_one_step_allreduce(
+    nodes: int, gpus: int, *, balanced: bool = False, in_place: bool = False
+) -> Program:
     """AllReduce in two steps for small data: every rank sums its host's data, then the hosts' sums.
 
     Details: `TwoLevel.one_step_allreduce`. Source: MSCCLang, figure 1, with one-step-allreduce
     instead of rings. Errors: L102, L121.
     """
-    return TwoLevel.grid(nodes, gpus).one_step_allreduce(in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).one_step_allreduce(balanced=balanced, in_place=in_place)
 
 
 @algorithm("allgather", "ResCCL, appendix A")
@@ -67,7 +72,12 @@ def two_level_allgather(
 
 @algorithm("reducescatter", "ResCCL, appendix A")
 def two_level_reducescatter(
-    nodes: int, gpus: int, *, in_order: bool = False, in_place: bool = False
+    nodes: int,
+    gpus: int,
+    *,
+    in_order: bool = False,
+    balanced: bool = False,
+    in_place: bool = False,
 ) -> Program:
     """ReduceScatter in two steps: each host sums every rank's chunk, then that rank adds the hosts'
     sums.
@@ -75,7 +85,8 @@ def two_level_reducescatter(
     Details: `TwoLevel.reducescatter`. Source: ResCCL, appendix A, with all pairs instead of rings.
     Errors: L102, L121.
     """
-    return TwoLevel.grid(nodes, gpus).reducescatter(in_order=in_order, in_place=in_place)
+    hosts = TwoLevel.grid(nodes, gpus)
+    return hosts.reducescatter(in_order=in_order, balanced=balanced, in_place=in_place)
 
 
 @algorithm("broadcast", f"{MPICH}, 4.3")
@@ -97,6 +108,7 @@ def two_level_reduce(
     root: int = 0,
     stage_channels: Sequence[int] | None = None,
     in_order: bool = False,
+    balanced: bool = False,
     in_place: bool = False,
 ) -> Program:
     """Reduce in three steps: within hosts, then to the root's host, whose ranks send the root the
@@ -107,7 +119,11 @@ def two_level_reduce(
     """
     hosts = TwoLevel.grid(nodes, gpus)
     return hosts.reduce(
-        root=root, stage_channels=stage_channels, in_order=in_order, in_place=in_place
+        root=root,
+        stage_channels=stage_channels,
+        in_order=in_order,
+        balanced=balanced,
+        in_place=in_place,
     )
 
 
@@ -116,6 +132,7 @@ class TwoLevel:
 
     hosts: the ranks of each host; every rank belongs to one host.
     lanes: number of ranks of each host that send to other hosts: the size of the smallest host.
+    slots: chunks of scratch for a sum, within or across hosts, by a balanced tree.
     host, local: int64 (ranks,), each rank's host, and its place there.
 
     Errors: L112 for lists that don't contain every rank once, L121 for fewer than two ranks.
@@ -138,6 +155,7 @@ class TwoLevel:
         self.size: LongArray = np.array([len(members) for members in self.hosts])
         self._first = offsets_of(self.size)
         self.lanes = int(self.size.min())
+        self.slots = slots_of(max(int(self.size.max()), self.number))
         self.host, self.local = np.empty((2, len(flat)), np.int64)
         for host, members in enumerate(self.hosts):
             self.host[members], self.local[members] = host, np.arange(len(members))
@@ -152,6 +170,7 @@ class TwoLevel:
         *,
         stage_channels: Sequence[int] | None = None,
         in_order: bool = False,
+        balanced: bool = False,
         in_place: bool = False,
     ) -> Program:
         """AllReduce. The data has a part for each lane, and each part has a chunk for each host.
@@ -161,7 +180,8 @@ class TwoLevel:
         the order of the hosts starting with h. So every chunk is summed once, and the sums take the
         same path back. Each of N hosts sends 2 (N - 1) / N of the data to the others.
         stage_channels: a channel for summing and one for sharing; with None the compiler chooses
-        them. in_order: all sums have one order, as in `one_step_allreduce`.
+        them. in_order: all sums have one order, as in `one_step_allreduce`. balanced: so they
+        have, by balanced trees of each host's ranks and of the hosts (`ir.orders`).
         """
         summing, sharing = stage_numbers("two-level-allreduce", stage_channels, 2)
         hosts, buffer = self.number, "in" if in_place else "out"
@@ -171,12 +191,13 @@ class TwoLevel:
         final, place = owner[own], index[own]
 
         def sum_up(p: ChunkProgram) -> None:
-            if in_order:
-                early, across = ("scratch", chunk), self._across(lane[own])
+            if in_order or balanced:
+                add, slots = self._adding(balanced)
+                early, across = ("scratch", chunk * slots), self._across(lane[own])
                 near = self._terms(host)
-                sum_in_order(p, owner, near, "in", index, (buffer, index), early, channel=summing)
-                total, early = (buffer, place), ("scratch", chunk[own])
-                sum_in_order(p, final, across, buffer, place, total, early, channel=summing)
+                add(p, owner, near, "in", index, (buffer, index), early, channel=summing)
+                total, early = (buffer, place), ("scratch", chunk[own] * slots)
+                add(p, final, across, buffer, place, total, early, channel=summing)
                 return
             accumulator(p, owner, "in", buffer, index)
             for at, other in self._around(owner):
@@ -200,15 +221,22 @@ class TwoLevel:
         collective = AllReduce(len(self.rank), self.lanes * hosts, in_place)
         return trace(collective, body, name="two-level-allreduce")
 
-    def one_step_allreduce(self, *, in_place: bool = False) -> Program:
+    def one_step_allreduce(self, *, balanced: bool = False, in_place: bool = False) -> Program:
         """AllReduce of undivided data in two steps.
 
         Every rank sums its host's data in the order of the host's ranks. Then it receives a sum
         from one rank of each other host, and sums these in the order of the hosts. All ranks sum in
-        the same order, so all results have the same bits.
+        the same order, so all results have the same bits. balanced: by balanced trees instead.
         """
         buffer = "in" if in_place else "out"
         first = np.array([members[0] for members in self.hosts])
+
+        def in_trees(p: ChunkProgram) -> None:
+            none = np.zeros_like(self.rank)
+            near, across = self._terms(self.host), self._across(self.local)
+            held, early = ("scratch", none), ("scratch", none + self.slots)
+            sum_balanced(p, self.rank, near, "in", none, held, held)
+            sum_balanced(p, self.rank, across, "scratch", none, (buffer, none), early)
 
         def body(p: ChunkProgram) -> None:
             p.chunk(first[self.host], "in", 0).copy(self.rank, "scratch", 0)
@@ -224,7 +252,8 @@ class TwoLevel:
                     p.chunk(self.rank, buffer, 0).reduce(summed)
 
         collective = AllReduce(len(self.rank), 1, in_place)
-        return trace(collective, body, name="two-level-one-step-allreduce")
+        traced = in_trees if balanced else body
+        return trace(collective, traced, name="two-level-one-step-allreduce")
 
     def allgather(
         self, *, stage_channels: Sequence[int] | None = None, in_place: bool = False
@@ -253,24 +282,27 @@ class TwoLevel:
 
         return trace(AllGather(len(rank), 1, in_place), body, name="two-level-allgather")
 
-    def reducescatter(self, *, in_order: bool = False, in_place: bool = False) -> Program:
+    def reducescatter(
+        self, *, in_order: bool = False, balanced: bool = False, in_place: bool = False
+    ) -> Program:
         """ReduceScatter. Each chunk crosses the network once from each other host.
 
         On every other host one rank sums the chunk, in the order of the host's ranks starting with
         itself. The chunk's own rank sums its host's contributions in the same way, then adds the
         other hosts' sums, in the order of the hosts starting with its own. In place, partial sums
         overwrite the data.
-        in_order: all sums have one order, as in `one_step_allreduce`.
+        in_order, balanced: as for `allreduce`.
         """
         rank, used = self.rank, np.zeros(len(self.rank), np.int64)
+        add, slots = self._adding(balanced)
         where = ("in", rank) if in_place else ("out", np.zeros_like(rank))
 
         def free(there: LongArray) -> LongArray:
-            """A chunk of scratch of ranks `there` for each of chunks 0, 1, ..."""
+            """The first free chunk of scratch of ranks `there` for each of chunks 0, 1, ..."""
             index = np.empty_like(rank)
             for chunk, who in enumerate(there.tolist()):
                 index[chunk] = used[who]
-                used[who] += 1
+                used[who] += slots
             return index
 
         def partial(p: ChunkProgram, there: LongArray) -> tuple[str, LongArray]:
@@ -288,9 +320,9 @@ class TwoLevel:
                 early = "scratch", index[:, host]
                 result = where if in_place else early
                 near = self._terms(self.host[there])
-                sum_in_order(p, there, near, "in", rank, result, early)
+                add(p, there, near, "in", rank, result, early)
             source, part = ("in", rank) if in_place else ("scratch", index)
-            sum_in_order(p, rank, proxy, source, part, where, ("scratch", free(rank)))
+            add(p, rank, proxy, source, part, where, ("scratch", free(rank)))
 
         def body(p: ChunkProgram) -> None:
             sums = []
@@ -311,7 +343,8 @@ class TwoLevel:
                 p.chunk(rank, buffer, index).reduce(p.chunk(*summed))
 
         collective = ReduceScatter(len(rank), 1, in_place)
-        return trace(collective, ordered if in_order else body, name="two-level-reducescatter")
+        traced = ordered if in_order or balanced else body
+        return trace(collective, traced, name="two-level-reducescatter")
 
     def broadcast(self, *, root: int = 0, in_place: bool = False) -> Program:
         """Broadcast. The data has a part for each lane, and each part has a chunk for each host
@@ -354,6 +387,7 @@ class TwoLevel:
         root: int = 0,
         stage_channels: Sequence[int] | None = None,
         in_order: bool = False,
+        balanced: bool = False,
         in_place: bool = False,
     ) -> Program:
         """Reduce. The data has a chunk for each lane.
@@ -362,8 +396,8 @@ class TwoLevel:
         starting with itself (on the root's host the root has lane 0). The rank on the root's host
         then adds the other hosts' sums, in the order of the hosts after its own, and sends the
         result to the root. In place, only the root's data change.
-        stage_channels: a channel for summing and one for the results to the root. in_order: all
-        sums have one order, as in `one_step_allreduce`.
+        stage_channels: a channel for summing and one for the results to the root. in_order,
+        balanced: as for `allreduce`.
         """
         check_root("two-level-reduce", root, len(self.rank))
         summing, collecting = stage_numbers("two-level-reduce", stage_channels, 2)
@@ -375,21 +409,21 @@ class TwoLevel:
         ]
 
         everyone, chunk = np.concatenate(owner), np.tile(lane, self.number)
+        add, slots = self._adding(balanced)
+        summed = slots if home > 0 else 0
 
         def ordered(p: ChunkProgram) -> None:
             held, none = ("scratch", np.zeros_like(chunk)), np.zeros_like(lane)
             near = self._terms(self.host[everyone])
-            sum_in_order(p, everyone, near, "in", chunk, held, held, channel=summing)
+            add(p, everyone, near, "in", chunk, held, held, channel=summing)
             # The first host adds to its own sums, the others to the first one's.
             across = np.roll(owner, home, axis=0).T
-            early, total = ("scratch", none + 1), ("scratch", none + (home > 0))
+            early, total = ("scratch", none + slots), ("scratch", none + summed)
             for at, where in ((lane[:1], (result, none)), (lane[1:], total)):
                 if len(at):
                     ends = [(buffer, index[at]) for buffer, index in (where, early)]
-                    sum_in_order(
-                        p, owner[0][at], across[at], "scratch", none[at], *ends, channel=summing
-                    )
-            collect(p, int(home > 0))
+                    add(p, owner[0][at], across[at], "scratch", none[at], *ends, channel=summing)
+            collect(p, summed)
 
         def collect(p: ChunkProgram, at: int) -> None:
             if self.lanes > 1:
@@ -413,7 +447,12 @@ class TwoLevel:
             collect(p, 0)
 
         collective = Reduce(len(self.rank), self.lanes, root, in_place)
-        return trace(collective, ordered if in_order else body, name="two-level-reduce")
+        traced = ordered if in_order or balanced else body
+        return trace(collective, traced, name="two-level-reduce")
+
+    def _adding(self, balanced: bool) -> tuple[Callable[..., None], int]:
+        """What sums in one order, and the chunks of scratch for a sum."""
+        return (sum_balanced, self.slots) if balanced else (sum_in_order, 1)
 
     def _lane(self, host: LongArray | int, lane: LongArray | int) -> LongArray:
         """The rank of a lane on a host; both numbers are taken modulo their size."""

@@ -15,6 +15,7 @@ from sley.communicator.stats import logger
 from sley.engine.limits import TIMEOUT_S, check_timeout, whole
 from sley.errors import SleyError
 from sley.errors.runtime import R514
+from sley.ir.orders import BALANCED, SameBits
 from sley.ir.words import is_real, member
 
 
@@ -55,7 +56,8 @@ class Settings:
     tuner: the file of a policy, which is used if all ranks have it. explore: the most of a call's
         repetitions that may try the policy's alternatives, as a fraction; at most 0.1, 0: none.
     same_bits: whether all sums have one order (`SumOrder`), so that the bits of an element depend
-        neither on the size of a call nor on the element's place in it.
+        neither on the size of a call nor on the element's place in it. True: of the hosts;
+        "balanced": of the balanced tree of the ranks (`sley.ir.orders`).
     """
 
     timeout_s: float | None = None
@@ -70,7 +72,7 @@ class Settings:
     use_cache: bool = True
     tuner: str | os.PathLike[str] | None = None
     explore: float = 0.0
-    same_bits: bool = False
+    same_bits: SameBits = False
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None:
@@ -85,10 +87,12 @@ class Settings:
             raise _bad("tuner", "as the path of a file", self.tuner)
         if not is_real(self.explore) or not 0 <= self.explore <= _MOST_EXPLORE:
             raise _bad("explore", f"as a number from 0 to {_MOST_EXPLORE}", self.explore)
-        for name in ("cma", "plan_dir_strict", "use_cache", "same_bits"):
+        for name in ("cma", "plan_dir_strict", "use_cache"):
             flag = getattr(self, name)
             if not isinstance(flag, bool):
                 raise _bad(name, "as True or False", flag)
+        if not isinstance(self.same_bits, bool) and self.same_bits != BALANCED:
+            raise _bad("same_bits", f"as True, False or {BALANCED!r}", self.same_bits)
         object.__setattr__(self, "network", member(Network, self.network, "network", R514))
         object.__setattr__(self, "copies", member(Copies, self.copies, "copies", R514))
 
@@ -133,12 +137,17 @@ def _log_misspelt() -> None:
             logger.warning("%s has no effect: did you mean %s?", name, near[0])
 
 
-def read_flag(name: str, text: str) -> bool:
-    """The value of the environment variable `name` that says yes or no (R514)."""
-    word = text.strip().lower()
-    if word not in (*_YES, *_NO):
-        raise _bad(name, f"as one of {', '.join((*_YES, *_NO))}", text)
+def read_flag(name: str, text: str, *more: str) -> bool:
+    """The value of the environment variable `name` that says yes or no (R514). more: further words
+    that it may have, for the error."""
+    word, words = text.strip().lower(), (*_YES, *_NO)
+    if word not in words:
+        raise _bad(name, f"as one of {', '.join((*words, *more))}", text)
     return word in _YES
+
+
+def _read_same_bits(name: str, text: str) -> SameBits:
+    return BALANCED if text.strip().lower() == BALANCED else read_flag(name, text, BALANCED)
 
 
 def _bad(name: str, expected: str, value: object) -> SleyError:
@@ -167,7 +176,7 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "SLEY_PLAN_DIR_STRICT": read_flag,
     "SLEY_TUNER": lambda _, file: file,
     "SLEY_EXPLORE": partial(_number, expected="as a fraction"),
-    SAME_BITS: read_flag,
+    SAME_BITS: _read_same_bits,
 }
 """What reads a variable, which has the name of its field of `Settings`, from its text."""
 

@@ -61,7 +61,8 @@ N658 = Rule(
     "N658 no-plan-in-order",
     what="With same_bits a plan is given that sums in another order, or there is none.",
     why="Bits of sums depend on their order. With same_bits all plans that sum have one: of each "
-    "host the ranks one after another, then the hosts' sums. It is proven of every plan.",
+    "host the ranks one after another, then the hosts' sums; balanced, a tree of the ranks. It is "
+    "proven of every plan.",
     example="comm.plans.register(sley.algorithms.ring_allreduce(comm.ranks))  # with same_bits",
     instead="Leave same_bits out, or write an algorithm with that order: `sley verify --order` "
     "shows a plan's.",

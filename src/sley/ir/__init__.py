@@ -8,6 +8,7 @@ plan.py, one_sided.py               thread blocks with instructions, of sley and
 connections.py, faults.py           a plan's messages; what may be wrong in its tables
 cut.py, groups.py                   the elements of chunks; the same plan without switches
 happens_before.py                   the order of a plan's instructions, and its conflicts
+orders.py                           the trees in which ranks' data are summed
 conditions.py                       what a proof demands of a call
 topology.py, fabric.py, routes.py   a cluster, its devices and links, and the ways along them
 cost_model.py                       the parameters of a cluster's times

@@ -348,10 +348,12 @@ def create(options: Any, given: Any) -> Any:
         raise B903.error(expected="sley for cpu or cuda", found=f"for {', '.join(unserved)}")
     if "cuda" in own:
         nccl.check_in_place()
-        if settings.same_bits and not Settings.from_environment().same_bits:
+        variable = Settings.from_environment().same_bits
+        if settings.same_bits and {settings.same_bits, variable} != {True}:
             raise N658.error(
-                expected="SLEY_SAME_BITS=1 for CUDA tensors, which sley's library reads",
-                found="same_bits in pg_options alone",
+                expected="SLEY_SAME_BITS=1 for CUDA tensors, which sley's library reads; it has "
+                "no balanced tree",
+                found=f"same_bits={settings.same_bits!r}, with {variable!r} in the environment",
                 remedy="Set it before `sley exec`.",
             )
     if "cpu" not in own:

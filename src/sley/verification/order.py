@@ -9,7 +9,7 @@ themselves; a switch combines in an order of its own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -21,6 +21,7 @@ from sley.errors.selection import N658
 from sley.ir.collective import Collective
 from sley.ir.connections import Messages
 from sley.ir.one_sided import OneSidedPlan
+from sley.ir.orders import Order
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, LongArray
 from sley.ir.words import Buffer
@@ -169,22 +170,21 @@ class SumOrder:
         an element nor on the rank."""
         return len(set(self.tree.tolist())) <= 1 and self.is_fixed
 
-    def follows(self, hosts: Sequence[Sequence[int]]) -> bool:
-        """Whether every sum has the order of these hosts: of each host the ranks one after another,
-        then of the hosts the sums."""
-        trees = self.trees
+    def _tree_of(self, order: Order) -> int:
+        if isinstance(order, int):
+            return order
+        parts = map(self._tree_of, order)
+        return reduce(lambda one, other: self.trees.number((one, other), NONE), parts)
 
-        def chain(parts: Sequence[int]) -> int:
-            return reduce(lambda one, other: trees.number((one, other), NONE), parts)
+    def follows(self, order: Order) -> bool:
+        """Whether every sum has this order."""
+        return set(self.tree.tolist()) <= {self._tree_of(order)}
 
-        return set(self.tree.tolist()) <= {chain([chain(members) for members in hosts])}
-
-    def check(self, hosts: Sequence[Sequence[int]], origin: str) -> None:
-        """Refuses a plan that doesn't follow these hosts. Errors: N658."""
-        if not self.follows(hosts):
-            members = " and ".join(spell_ranks([*one]) for one in hosts)
-            expected, found = f"sums of {members} in this order", str(self).split("\n")[0]
-            raise N658.error(at=Place(origin), expected=expected, found=found)
+    def check(self, order: Order, origin: str) -> None:
+        """Refuses a plan that doesn't follow this order. Errors: N658."""
+        if not self.follows(order):
+            expected = f"order of every sum: {self.trees.text(self._tree_of(order))}"
+            raise N658.error(at=Place(origin), expected=expected, found=str(self).split("\n")[0])
 
     @property
     def is_shared(self) -> bool:

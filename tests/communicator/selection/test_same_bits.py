@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import CALLS
 from sley.communicator.selection.plans import Plans
 from sley.errors import SleyError
+from sley.ir.orders import BALANCED, SameBits, wanted_order
 from sley.ir.sizes import SizeRange
 from sley.verification import SumOrder
 from support.generators.examples import examples
@@ -32,15 +34,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@given(hosts=some_hosts(), in_place=st.booleans(), data=st.data())
-@examples(30)
-def test_all_plans_sum_in_one_order(hosts: Hosts, in_place: bool, data: st.DataObject) -> None:
+@given(
+    hosts=some_hosts() | st.sampled_from([hosts_of(4, 4), hosts_of(2, 2, 2), Hosts.of("abab")]),
+    same_bits=st.sampled_from([True, BALANCED]),
+    in_place=st.booleans(),
+    data=st.data(),
+)
+@examples(50)
+def test_all_plans_sum_in_one_order(
+    hosts: Hosts, same_bits: SameBits, in_place: bool, data: st.DataObject
+) -> None:
+    wanted = wanted_order(same_bits, hosts.members)
+    assert wanted is not None
     kind = data.draw(st.sampled_from([kind for kind, row in CALLS.items() if not row.varies]))
     root = data.draw(st.integers(0, len(hosts.host) - 1)) if CALLS[kind].roles else 0
-    made = Plans(hosts, cache=False, same_bits=True)
+    made = Plans(hosts, cache=False, same_bits=same_bits)
     for _, ready in made.table(kind, in_place=in_place, root=root):
         order = SumOrder.of(ready.plan)
-        assert order.follows(hosts.members)
+        assert order.follows(wanted)
         assert order.is_one
 
 
@@ -67,11 +78,46 @@ def test_an_element_has_the_same_bits_in_calls_of_all_sizes(kind: str, hosts: Ho
     assert kind != "all_reduce" or len(set(found[False])) > 1
 
 
+def own_sum(parts: Any) -> Any:
+    """The balanced sum of a power of two of parts: neighbours are added until one is left."""
+    while len(parts) > 1:
+        parts = parts[0::2] + parts[1::2]
+    return parts[0]
+
+
+@pytest.mark.parametrize("op", [sley.ReduceOp.SUM, sley.ReduceOp.AVG])
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "reduce"])
+@pytest.mark.parametrize("parts", [8, 12])
+def test_any_number_of_ranks_that_share_parts_has_the_same_bits(
+    parts: int, kind: str, op: sley.ReduceOp
+) -> None:
+    random, count = np.random.default_rng(7), 24 * 50
+    given = (random.standard_normal((parts, count)) * 2.0 ** random.integers(-4, 5, count)).astype(
+        np.float32
+    )
+    groups = {8: [(1,), (2,), (4,), (2, 2), (8,), (4, 4), (3, 5)], 12: [(3,), (2, 4), (4, 4, 4)]}
+    found: dict[SameBits, set[bytes]] = {True: set(), BALANCED: set()}
+    for same_bits, bits in found.items():
+        for hosts in (hosts_of(*sizes) for sizes in groups[parts]):
+            ranks = len(hosts.host)
+            own = [own_sum(mine) for mine in np.split(given, ranks)]
+            if op is sley.ReduceOp.AVG:
+                own = [one / np.float32(parts // ranks) for one in own]
+            made = Plans(hosts, cache=False, same_bits=same_bits)
+            for size in (1, 4 << 20):  # whichever plan is for it
+                plan = made.find(kind, size).plan
+                block = count // ranks if kind == "reduce_scatter" else count
+                results = execute(plan, own, count=block, reduce_op=op)
+                bits.add(np.concatenate(results)[:count].tobytes())
+    assert len(found[BALANCED]) == 1
+    assert len(found[True]) > 1
+
+
 def test_other_orders_are_refused(tmp_path: Path) -> None:
     hosts = hosts_of(3, 1)
     program = TwoLevel([[0, 2, 1], [3]]).one_step_allreduce(in_place=True)
     made = Plans(hosts, cache=False, same_bits=True)
-    with pytest.raises(SleyError, match=r"N658.*\n.*sums of ranks 0-2 and rank 3 in this order"):
+    with pytest.raises(SleyError, match=r"N658.*\n.*order of every sum: \(\(0\+1\)\+2\)\+3"):
         made.register(program)
     assert made.find("all_reduce", 100, in_place=True).plan.name == "two-level-one-step-allreduce"
     made.register(TwoLevel(hosts.members).one_step_allreduce(in_place=True), min_bytes="1M")
@@ -82,6 +128,9 @@ def test_other_orders_are_refused(tmp_path: Path) -> None:
     tuned = Plans(hosts_of(4), cache=False, same_bits=True, policy=policy_of(4))
     assert tuned.find("all_reduce", 1 << 20).plan.name == "rank-order-allreduce"
     assert "N658" in str(tuned.problems[0])
+    made = Plans(hosts_of(4), cache=False, same_bits=BALANCED)
+    with pytest.raises(SleyError, match=r"N658.*\n.*: \(0\+1\)\+\(2\+3\)\n.*: \(\(0\+1\)\+2\)\+3"):
+        made.register(TwoLevel([range(4)]).one_step_allreduce())
 
 
 @pytest.mark.parametrize("hosts", [hosts_of(40), hosts_of(*[1] * 17), hosts_of(20, 3)], ids=str)
@@ -93,15 +142,24 @@ def test_any_number_of_ranks_has_plans(hosts: Hosts) -> None:
     assert made.find("all_gather", 1 << 20).plan.name == "ring-allgather"
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "reduce"])
-def test_plans_on_devices_sum_in_the_order_of_the_ranks(kind: str) -> None:
-    limits = DeviceLimits(is_one_device=True)
-    made = Plans(hosts_of(3), devices=limits, cache=False, same_bits=True)
-    for root in range(3 if CALLS[kind].roles else 1):
+@pytest.mark.parametrize(
+    ("kind", "ranks", "same_bits"),
+    [
+        ("all_reduce", 4, BALANCED),
+        ("reduce_scatter", 3, True),
+        ("reduce_scatter", 4, BALANCED),
+        ("reduce", 3, True),
+    ],
+)
+def test_plans_on_devices_sum_in_one_order(kind: str, ranks: int, same_bits: SameBits) -> None:
+    limits, order = DeviceLimits(is_one_device=True), wanted_order(same_bits, [range(ranks)])
+    assert order is not None
+    made = Plans(hosts_of(ranks), devices=limits, cache=False, same_bits=same_bits)
+    for root in range(ranks if CALLS[kind].roles else 1):
         for place in made.places(kind):
             found = made.table(kind, in_place=place, root=root)
             assert found[-1][0] == SizeRange(found[-1][0].begin_bytes, None)
-            assert all(SumOrder.of(ready.plan).follows([range(3)]) for _, ready in found)
+            assert all(SumOrder.of(ready.plan).follows(order) for _, ready in found)
 
 
 @pytest.mark.slow

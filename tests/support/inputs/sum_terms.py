@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sley.engine.types import DATA_TYPES
+from sley.ir.orders import BALANCED, SameBits
 from sley.ir.words import ReduceOp
 
 Tree: TypeAlias = "int | frozenset[Tree]"
@@ -24,8 +25,18 @@ def chained(parts: Sequence[Tree]) -> Tree:
     return reduce(lambda one, other: frozenset([one, other]), parts)
 
 
-def tree_of(hosts: Sequence[Sequence[int]]) -> Tree:
+def paired(parts: Sequence[Tree]) -> Tree:
+    """Their sum, in which neighbours are added until one part is left."""
+    while len(parts) > 1:
+        pairs = (parts[at : at + 2] for at in range(0, len(parts), 2))
+        parts = [frozenset(pair) if len(pair) > 1 else pair[0] for pair in pairs]
+    return parts[0]
+
+
+def tree_of(hosts: Sequence[Sequence[int]], same_bits: SameBits = True) -> Tree:
     """The tree that `same_bits` promises."""
+    if same_bits == BALANCED:
+        return paired(range(sum(map(len, hosts))))
     return chained([chained(members) for members in hosts])
 
 

@@ -197,6 +197,12 @@ class Hosts:
         """Whether each host's ranks follow one another without a gap."""
         return all(ranks[-1] - ranks[0] + 1 == len(ranks) for ranks in self.members)
 
+    @cached_property
+    def are_subtrees(self) -> bool:
+        """Whether each host's ranks are a tree in the balanced one of all ranks (`ir.orders`): as
+        many on each, a power of two."""
+        return self.is_uniform and self.is_contiguous and len(self.members[0]).bit_count() == 1
+
 
 _NO_STAT = ["0"] * (_STARTED + 1)
 

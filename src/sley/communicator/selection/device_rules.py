@@ -19,6 +19,7 @@ from sley.communicator.selection.kinds import CALLS
 from sley.communicator.selection.ready_plans import Capacity, check_order
 from sley.errors import SleyError, counted
 from sley.errors.aside import fork_safe
+from sley.ir.orders import BALANCED, SameBits, wanted_order
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange, size_text
@@ -112,19 +113,19 @@ def device_rows(
     *,
     disk: bool,
     either_place: bool = False,
-    in_order: bool = False,
+    same_bits: SameBits = False,
 ) -> list[PlanRow]:
     """What runs for a kind of call: rows without place and root, by ascending ends of sizes; the
     last one has no end. Plans for root 0 are compared, for all roots.
 
     disk: whether the result of the search is kept in the cache on disk. either_place: compares
     only algorithms whose plans can be right in either place (`places`), by those out of place;
-    otherwise all, by those in place. in_order: compares only algorithms that sum in the order of
-    the ranks. Errors: those of `sley.choose`; C305 or C301 if the machine has too few GPUs or links
+    otherwise all, by those in place. same_bits: compares only algorithms that sum in one order, and
+    which. Errors: those of `sley.choose`; C305 or C301 if the machine has too few GPUs or links
     for every algorithm, N658 if none sums in this order.
     """
     with _LOCK:  # one is enough for ranks that are threads
-        return _rows(CALLS[kind].name, ranks, limits, disk, either_place, in_order)
+        return _rows(CALLS[kind].name, ranks, limits, disk, either_place, same_bits)
 
 
 @cache
@@ -134,7 +135,7 @@ def _rows(
     limits: DeviceLimits,
     disk: bool,
     either_place: bool,
-    in_order: bool,
+    same_bits: SameBits,
 ) -> list[PlanRow]:
     from sley.communicator.selection.plan_cache import cached_choice
 
@@ -142,17 +143,17 @@ def _rows(
 
     def found() -> str:
         programs = {
-            how: _programs(collective, ranks, machine, how if either_place else None, in_order)
+            how: _programs(collective, ranks, machine, how if either_place else None, same_bits)
             for how in (Allocation.INSTANCE, Allocation.CONNECTION)
         }
-        return json.dumps(_found(programs, limits, machine, in_order))
+        return json.dumps(_found(programs, limits, machine, same_bits))
 
-    state = hashlib.sha256(pickle.dumps((limits, machine, either_place, in_order))).hexdigest()
+    state = hashlib.sha256(pickle.dumps((limits, machine, either_place, same_bits))).hexdigest()
     request = f"{collective} {ranks} {state}"
     rows = json.loads(cached_choice(request, found) if disk else found())
     return [
         PlanRow(
-            Recipe(name, _arguments(name, ranks, in_order), options),
+            Recipe(name, _arguments(name, ranks, same_bits), options),
             SizeRange(0, end),
             note=note,
             refused=tuple(refused),
@@ -165,7 +166,7 @@ def _found(
     programs: Mapping[Allocation, list[Program]],
     limits: DeviceLimits,
     machine: Topology,
-    in_order: bool,
+    same_bits: SameBits,
 ) -> list[tuple[object, ...]]:
     """For each row the algorithm, its options, the last size, the note, and what was refused.
     programs: the compared ones, by the allocation of blocks."""
@@ -177,7 +178,7 @@ def _found(
         is_small = sizes[-1] <= _SMALL_BYTES
         how = Allocation.INSTANCE if is_small else Allocation.CONNECTION
         # No ring sums in one order, and blocks for each pair leave room for two instances.
-        both = (limits.is_one_device or in_order) and not is_small
+        both = (limits.is_one_device or same_bits) and not is_small
         choices += choose(
             programs[how],
             sizes,
@@ -225,9 +226,14 @@ def _refused(choice: Choice) -> list[str]:
     return [f"{other.algorithm} ({made}): {by} at {size_text(other.size_bytes)}, by the model"]
 
 
-def _arguments(name: str, ranks: int, in_order: bool) -> dict[str, Any]:
-    can_be = in_order and "in_order" in CATALOG[name].parameters
-    return {"ranks": ranks, **({"in_order": True} if can_be else {})}
+def in_order(name: str, same_bits: SameBits) -> dict[str, Any]:
+    """The argument with which an algorithm sums in this order, if it has one."""
+    word = BALANCED if same_bits == BALANCED else "in_order"
+    return {word: True} if same_bits and word in CATALOG[name].parameters else {}
+
+
+def _arguments(name: str, ranks: int, same_bits: SameBits) -> dict[str, Any]:
+    return {"ranks": ranks} | in_order(name, same_bits)
 
 
 def _programs(
@@ -235,31 +241,31 @@ def _programs(
     ranks: int,
     machine: Topology,
     either_place: Allocation | None,
-    in_order: bool,
+    same_bits: SameBits,
 ) -> list[Program]:
     """The algorithms for a collective that the machine links, without those for switches: with a
     process for each rank no switch runs them.
 
     either_place: an allocation whose plans must be right in either place, or None. Blocks that send
-    to all peers before they receive make more of them right. in_order, errors: as `device_rows`.
+    to all peers before they receive make more of them right. same_bits, errors: as `device_rows`.
     """
     from sley.communicator.selection.places import in_either_place
     from sley.compiler import compile
     from sley.compiler.passes.links import check_links
 
-    order = Capacity(ranks, order=(tuple(range(ranks)),) if in_order else None)
+    order = Capacity(ranks, order=wanted_order(same_bits, [range(ranks)]))
     found: list[Program] = []
     problems: list[SleyError] = []
     for one in CATALOG.values():
         if one.collective != collective or "ranks" not in one.parameters:
             continue
         try:
-            arguments = _arguments(one.name, ranks, in_order) | {"in_place": either_place is None}
+            arguments = _arguments(one.name, ranks, same_bits) | {"in_place": either_place is None}
             program = build(one.name, **arguments)
             check_links(program, machine)
             if either_place is not None:
                 in_either_place(compile(program, allocate=either_place))
-            for root in range(ranks if "root" in one.parameters else 1) if in_order else ():
+            for root in range(ranks if "root" in one.parameters else 1) if same_bits else ():
                 own = arguments | ({"root": root} if root else {})
                 check_order(compile(build(one.name, **own)), order, one.name)
         except SleyError as problem:  # of an algorithm for other numbers of ranks too

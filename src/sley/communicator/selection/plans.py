@@ -38,6 +38,7 @@ from sley.errors.runtime import R514
 from sley.errors.selection import N651
 from sley.errors.simulation import S702
 from sley.ir.collectives import STANDARD
+from sley.ir.orders import SameBits, wanted_order
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
 from sley.ir.plan_table import PlanRow, Recipe
@@ -113,8 +114,8 @@ class Plans:
     plan_dir: a folder of user plans (SLEY_PLAN_DIR), or None.
     cache: whether compiled plans are kept on disk.
     policy: what a tuner has learned on these hosts, or None. All ranks have the same.
-    same_bits: whether all plans that sum have the order of the hosts (`SumOrder.follows`); only a
-        plan that a call brings may have another.
+    same_bits: whether all plans that sum have one order, and which (`wanted_order`); only a plan
+        that a call brings may have another.
 
     problems: problems of the files of `plan_dir`, of the cache and of the policy, which are then
     not used. Those of the policy's plans are added when a call needs the plan.
@@ -138,12 +139,13 @@ class Plans:
         cache: bool = True,
         policy: Policy | None = None,
         problems: Sequence[Diagnostic] = (),
-        same_bits: bool = False,
+        same_bits: SameBits = False,
     ) -> None:
         self._hosts = hosts
         self._devices = devices
         self._policy = policy
-        order = hosts.members if same_bits else None
+        self._same_bits = same_bits
+        order = wanted_order(same_bits, hosts.members)
         self._capacity = Capacity(len(hosts.host), slots, channels, order)
         self._lock = threading.RLock()
         self._tables: dict[tuple[str, bool | None, int], _KindTable] = {}
@@ -382,7 +384,7 @@ class Plans:
                 root=root,
                 limits=self._devices,
                 disk=self._use_cache,
-                same_bits=self._capacity.order is not None,
+                same_bits=self._same_bits,
             )
             rows = (*(one.row for one in user), *tuned, *library)
             # Between two borders of any of them the same one comes first, so it tells for all.

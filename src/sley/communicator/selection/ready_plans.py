@@ -13,6 +13,7 @@ from sley.communicator.selection.kinds import kinds_of
 from sley.errors import Diagnostic, Place, counted
 from sley.errors.formats import F454
 from sley.errors.selection import N651, N652
+from sley.ir.orders import Order
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
 from sley.ir.plan_table import PlanRow
@@ -22,12 +23,12 @@ from sley.ir.tables import NONE
 @dataclass(frozen=True)
 class Capacity:
     """What a plan must fit: the number of ranks, the slots and channels of connections (None: any
-    number), and the order of sums by hosts (None: any order)."""
+    number), and the order of sums (None: any order)."""
 
     ranks: int
     slots: int | None = None
     channels: int | None = None
-    order: tuple[tuple[int, ...], ...] | None = None
+    order: Order | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,9 @@ from typing import Any
 
 from sley.algorithms import TwoLevel, build
 from sley.communicator.rendezvous.hosts import Hosts
-from sley.communicator.selection.device_rules import DeviceLimits, device_rows
+from sley.communicator.selection.device_rules import DeviceLimits, device_rows, in_order
 from sley.communicator.selection.kinds import ALL_TO_ALL, BARRIER, CALLS, check_call, collective_of
+from sley.ir.orders import BALANCED, SameBits
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import ALL_SIZES, SizeRange
@@ -32,10 +33,6 @@ _TWO_STAGES = (
 )
 """Two stages in separate blocks: the first stage of a tile doesn't wait for the second stage of the
 tile before."""
-
-
-_IN_ORDER = ("two-level-allreduce", "two-level-reducescatter", "two-level-reduce")
-"""Algorithms that can sum in one order."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +66,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The ranks, as the rules see them. in_order: for a call whose sums have one order."""
+    """The ranks, as the rules see them. same_bits: whether a call's sums have one order."""
 
     hosts: Hosts
     limits: Limits
-    in_order: bool = False
+    same_bits: SameBits = False
 
     @property
     def ranks(self) -> int:
@@ -98,7 +95,7 @@ class RankGroup:
     def is_mesh(self) -> bool:
         """Whether all pairs are connected: few enough ranks and hosts, or sums in one order."""
         few = self.largest <= self.limits.mesh_ranks
-        return self.in_order or (few and self.hosts.count <= self.limits.mesh_hosts)
+        return bool(self.same_bits) or (few and self.hosts.count <= self.limits.mesh_hosts)
 
     @property
     def is_grid(self) -> bool:
@@ -122,11 +119,11 @@ class RankGroup:
             all_as_one = (tuple(range(self.ranks)),)
             members = all_as_one if self.is_flat else self.hosts.members
             arguments: dict[str, Any] = {"hosts": members}
-            arguments |= {"in_order": True} if self.in_order and name in _IN_ORDER else {}
         elif name in _GRIDS:
             arguments = {"nodes": self.hosts.count, "gpus": self.largest}
         else:
             arguments = {"ranks": self.ranks}
+        arguments |= in_order(name, self.same_bits)
         arguments |= {"stage_channels": (0, 1)} if name in _TWO_STAGES else {}
         options: dict[str, Any] = {"protocol": Protocol.DIRECT if pulled else Protocol.SIMPLE}
         options |= {} if name.startswith(_FUSED) else {"fusion": False}
@@ -149,7 +146,7 @@ class RankGroup:
 def _all_reduce(group: RankGroup) -> list[PlanRow]:
     limits = group.limits
     if group.is_flat and group.is_mesh:
-        pairs = f"{'rank-order' if group.in_order else 'all-pairs'}-allreduce"
+        pairs = f"{'rank-order' if group.same_bits else 'all-pairs'}-allreduce"
         return [
             group.row(
                 "one-step-allreduce",
@@ -221,7 +218,7 @@ def _all_gather(group: RankGroup) -> list[PlanRow]:
 def _reduce_scatter(group: RankGroup) -> list[PlanRow]:
     if group.is_flat and group.is_mesh:
         reason = "each rank reads its part from all others and reduces it, in one step"
-        pairs = f"{'one-step' if group.in_order else 'all-pairs'}-reducescatter"
+        pairs = f"{'one-step' if group.same_bits else 'all-pairs'}-reducescatter"
         return group.two_ways(pairs, reason)
     if group.is_mesh:
         reason = "hosts reduce first, so each part crosses the network once from each host"
@@ -283,7 +280,7 @@ def _reduce(group: RankGroup) -> list[PlanRow]:
         "large: each rank adds its data to what arrives and sends it on: the fewest copies",
         "all-pairs-reduce: stages every rank's data, and the results once more",
     )
-    if group.in_order:  # a root that reads all data adds its own first
+    if group.same_bits:  # a root that reads all data adds its own first
         reason = "each rank reduces its part in order, and the root reads the results"
         return group.two_ways("two-level-reduce", reason)
     if not group.is_mesh:
@@ -366,18 +363,20 @@ def default_rows(
     root: int = 0,
     limits: Limits | DeviceLimits | None = None,
     disk: bool = False,
-    same_bits: bool = False,
+    same_bits: SameBits = False,
 ) -> tuple[PlanRow, ...]:
     """What the library runs for a kind of call on these hosts: rows of a table, with ranges of
     sizes without gaps, ascending; the last one has no end.
 
     in_place: None for plans that shall be right in either place (`places`), of kinds that can be.
     limits: for ranks on processors, or on devices. disk: as for `device_rows`. same_bits: only
-    plans that sum in the order of the hosts. Errors: N650, and those of `device_rows`.
+    plans that sum in this order (`wanted_order`). Errors: N650, and those of `device_rows`.
     """
     check_call(kind, len(hosts.host), 0, root)
-    in_order = same_bits and CALLS[kind].reduces
-    group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits(), in_order)
+    same_bits = CALLS[kind].reduces and same_bits
+    if same_bits == BALANCED and not hosts.are_subtrees:
+        hosts = Hosts.of([""] * len(hosts.host))
+    group = RankGroup(hosts, limits if isinstance(limits, Limits) else Limits(), same_bits)
     varies = CALLS[kind].varies
     if varies or kind == ALL_TO_ALL:
         in_place = bool(in_place)
@@ -390,7 +389,7 @@ def default_rows(
     elif isinstance(limits, DeviceLimits) and not varies:
         either = in_place is None
         found = device_rows(
-            kind, group.ranks, limits, disk=disk, either_place=either, in_order=in_order
+            kind, group.ranks, limits, disk=disk, either_place=either, same_bits=same_bits
         )
     else:
         found = RULES[kind](group)
