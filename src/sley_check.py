@@ -824,7 +824,7 @@ class Steps:
             at = bisect_left(known, (goal, NONE))
             ends = at < len(known) and (named != own or known[at][1] < row)
             need(ends, "never-ends", "a wait of rank and block", own)
-            self.waits[row] += [row for _, row in known[at : at + 1]] if named != own else []
+            self.waits[row] += [other for _, other in known[at : at + 1]] if named != own else []
 
     def _add_block(self, rank, block, steps):
         """Adds a block's steps. Returns its waits, as (row, the own block, the other, number)."""
@@ -1001,8 +1001,9 @@ def main(arguments=None):
                 most=given.max_bytes,
                 slot_bytes=given.slot_bytes,
             )
-        executions = json.loads(content_of(text))["executions"]
-        witnesses = {one["in_place"]: one for one in executions}
+        content = json.loads(content_of(text))
+        need(content["version"] == 1, "certificate", "version", content["version"], "isn't known")
+        witnesses = {one["in_place"]: one for one in content["executions"]}
         found = []
         for plan in plans:
             in_place = plan.promise.in_place
