@@ -88,6 +88,13 @@ def test_an_algorithm_adds_in_the_order_of_the_ranks(name: str) -> None:
         assert str(order) == f"order of every sum: [0..{RANKS - 1}]"
 
 
+@pytest.mark.parametrize("root", range(4))
+def test_a_ring_in_order_adds_in_it_to_any_root(root: int) -> None:
+    for in_place in (False, True):
+        program = build("ring-reduce", ranks=4, root=root, in_order=True, in_place=in_place)
+        assert SumOrder.of(sley.compile(program)).follows([[0, 1, 2, 3]])
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", [n for n in REDUCING if CATALOG[n].collective == "allreduce"])
 def test_all_ranks_have_the_same_bits(name: str, in_place: bool) -> None:

@@ -38,21 +38,30 @@ def ring_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Prog
 
 
 @algorithm("reduce", "NCCL")
-def ring_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+def ring_reduce(
+    ranks: int, *, root: int = 0, in_order: bool = False, in_place: bool = False
+) -> Program:
     """Reduce along one ring to the root: from the rank after it on, every rank adds its data to
     what it receives.
 
     Out of place the root sums in its output, the other ranks in scratch.
+    in_order: from rank 0 on instead, as in `one_step_allreduce`; the last rank sends the root the
+    sum.
     Source: NCCL's rings. Errors: L101, L102, L121.
     """
-    places = _places(ranks, root)
-    result, partial = ("in", "in") if in_place else ("out", "scratch")
+    places = np.arange(ranks) if in_order else _places(ranks, root + 1)
+    result = "in" if in_place else "out"
+    # In order the root adds before the end: in scratch, so that its input stays until it is added.
+    partial = "in" if in_place and not in_order else "scratch"
 
     def body(p: ChunkProgram) -> None:
-        total = p.chunk(places[1], "in", 0)
-        for rank in places[2:]:
+        total = p.chunk(places[0], "in", 0)
+        for rank in places[1:-1]:
             total = accumulator(p, rank, "in", partial, 0).reduce(total)
-        accumulator(p, root, "in", result, 0).reduce(total)
+        last = places[-1]
+        total = accumulator(p, last, "in", result if last == root else partial, 0).reduce(total)
+        if last != root:
+            total.copy(root, result, 0)
 
     return trace(Reduce(ranks, 1, root, in_place), body)
 
