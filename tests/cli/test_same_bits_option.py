@@ -15,8 +15,8 @@ from sley.verification import SumOrder
 FEW = ("--protocol", "Simple", "--schedule", "msccl", "--instances", "1", "--channels", 1)
 
 
-def command(*words: object) -> Result:
-    return CliRunner().invoke(main, [*map(str, words), "--same-bits"])
+def command(*words: object, option: str = "--same-bits") -> Result:
+    return CliRunner().invoke(main, [*map(str, words), option])
 
 
 def test_choose_takes_algorithms_of_the_order(tmp_path: Path) -> None:
@@ -50,9 +50,10 @@ def test_simulate_sums_in_order_where_the_algorithm_can() -> None:
     assert "N658" in command("simulate", "nccl-allreduce", "--topology", "2x2").stderr
 
 
-def packaged(folder: Path, target: str, row: str) -> Result:
+def packaged(folder: Path, target: str, row: str, option: str = "--same-bits") -> Result:
     (folder / "table.toml").write_text(f"[[plans]]\n{row}\nin_place = true\n")
-    return command("package", folder / "p", "--table", folder / "table.toml", "--target", target)
+    words = ("package", folder / "p", "--table", folder / "table.toml", "--target", target)
+    return command(*words, option=option)
 
 
 @pytest.mark.parametrize("target", ["sley", "rccl", "mscclpp-python"])
@@ -69,6 +70,19 @@ def test_a_package_has_one_order(target: str, row: str, is_refused: bool, tmp_pa
     result = packaged(tmp_path, target, row)
     assert ("N658" in result.stderr) == is_refused, result.output
     assert (tmp_path / "p").exists() != is_refused
+
+
+def test_a_balanced_tree_is_another_order(tmp_path: Path) -> None:
+    size = ("--topology", "1x4", "-b", "1M")
+    chosen = command("choose", "allreduce", *FEW, *size, "-o", tmp_path, option="--balanced-bits")
+    assert "chain-allreduce" in chosen.stderr  # which is left out
+    for file in tmp_path.glob("*.xml"):
+        assert SumOrder.of(sley.load(file)).follows([[0, 1], [2, 3]])
+    refused = command("simulate", "chain-allreduce", *size, option="--balanced-bits")
+    assert "order of every sum: (0+1)+(2+3)" in refused.stderr
+    for name, is_refused in (("chain-allreduce", True), ("rank-order-allreduce", False)):
+        result = packaged(tmp_path, "rccl", f'what = "{name}"\nranks = 4', "--balanced-bits")
+        assert ("N658" in result.stderr) == is_refused, result.output
 
 
 def test_a_copied_plan_is_proven_too(tmp_path: Path) -> None:

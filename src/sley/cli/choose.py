@@ -49,6 +49,7 @@ from sley.compiler import Choice, Choices, Options, choose, compile
 from sley.compiler.deployment.runtimes import runtime_of
 from sley.errors import SleyError
 from sley.formats import check_folder
+from sley.ir.orders import SameBits
 from sley.ir.plan import Plan
 from sley.ir.plan_table import TABLE
 from sley.ir.program import Program
@@ -93,7 +94,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     arguments: dict[str, object],
     collective: str | None,
     jobs: int,
-    same_bits: bool,
+    same_bits: SameBits,
     target: str | None,
     output: Path | None,
     nccl: bool,
@@ -121,10 +122,11 @@ def choose_command(  # as many parameters as options; click passes each by name
     switches = needs.get("switches", options["switches"]) is not False
 
     def program_of(one: Selection) -> tuple[Program | Plan, Selection]:
-        one = in_order(one) if same_bits else one
+        one = in_order(one, same_bits)
         found = program_on(prefer_in_place(one), cluster, phases, switches=switches)
         if same_bits:
-            check_same_bits(found if isinstance(found, Plan) else compile(found), cluster.node)
+            plan = found if isinstance(found, Plan) else compile(found)
+            check_same_bits(plan, cluster.node, same_bits)
         return found, one
 
     made = [pair for one in selections for pair in fitting(one, program_of)]
@@ -156,7 +158,7 @@ def choose_command(  # as many parameters as options; click passes each by name
             **options,
         )
     for one in choices.ranges if same_bits else ():
-        check_same_bits(one.plan, cluster.node)
+        check_same_bits(one.plan, cluster.node, same_bits)
     paths: list[Path] = []
     if output is not None:
         with phases("writing"):

@@ -24,6 +24,7 @@ from sley.compiler.opening import Source
 from sley.compiler.options import kinds
 from sley.engine.types import DATA_TYPES
 from sley.errors.successors import gone
+from sley.ir.orders import BALANCED
 from sley.ir.sizes import size_in_bytes
 from sley.ir.words import Schedule
 
@@ -479,13 +480,25 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-same_bits_option = click.option(
-    "--same-bits",
-    is_flag=True,
-    help="Only plans whose sums have one order: of each node the ranks one after another, then the "
-    "nodes' sums.",
-)
-"""Adds --same-bits."""
+def same_bits_option(command: F) -> F:
+    """Adds --same-bits and --balanced-bits; the command gets either as `same_bits`."""
+    command = click.option(
+        "--balanced-bits",
+        "same_bits",
+        type=click.UNPROCESSED,
+        flag_value=BALANCED,
+        default=False,
+        help="As --same-bits, by a balanced tree of the ranks.",
+    )(command)
+    return click.option(
+        "--same-bits",
+        "same_bits",
+        type=click.UNPROCESSED,
+        flag_value=True,
+        default=False,
+        help="Only plans whose sums have one order: of each node the ranks one after another, then "
+        "the nodes' sums.",
+    )(command)
 
 
 jobs_option = click.option(

@@ -43,6 +43,7 @@ from sley.formats.files import FORMATS, verify_file
 from sley.formats.format import Format, Target
 from sley.formats.mscclpp.targets import SUFFIX as JSON
 from sley.ir.one_sided import OneSidedPlan
+from sley.ir.orders import SameBits
 from sley.ir.plan import Plan
 from sley.ir.plan_table import PlanRow, read_table
 from sley.ir.sizes import ALL_SIZES, SizeRange
@@ -84,7 +85,7 @@ from sley.ir.sizes import ALL_SIZES, SizeRange
 @same_bits_option
 @common_options
 def package_command(
-    folder: Path, table: Path, target: str, same_bits: bool, phases: Phases, **code: Any
+    folder: Path, table: Path, target: str, same_bits: SameBits, phases: Phases, **code: Any
 ) -> None:
     """Write a directory of plans, each for a range of sizes, that a runtime chooses from.
 
@@ -122,7 +123,7 @@ def _request(archs: Sequence[str], dtypes: Sequence[str], ops: Sequence[str]) ->
 
 
 def _parts(
-    rows: tuple[PlanRow, ...], same_bits: bool, runtime: Runtime, phases: Phases
+    rows: tuple[PlanRow, ...], same_bits: SameBits, runtime: Runtime, phases: Phases
 ) -> Iterator[PackageFile]:
     """The files of a table for a runtime."""
     form, target = FORMATS[runtime.suffix], TARGETS[runtime.target]
@@ -135,41 +136,40 @@ def _parts(
                 node = packages.node_of(row)
                 part = packages.plan_part(name, str(row), make, runtime, row.sizes, node)
         part = replace(part, entry=row.entry)
-        yield replace(part, write=partial(_write, part, runtime)) if same_bits else part
+        yield replace(part, write=partial(_write, part, runtime, same_bits)) if same_bits else part
 
 
-def _write(part: PackageFile, runtime: Runtime, path: Path) -> None:
+def _write(part: PackageFile, runtime: Runtime, same_bits: SameBits, path: Path) -> None:
     """Writes a part whose sums the runtime adds in one order. Errors: N658."""
     part.write(path)
     for proof in verify_file(path, runtime.target).proofs:
-        _check_order(proof.plan, part.node)
+        _check_order(proof.plan, part.node, same_bits)
 
 
-def _check_order(plan: Plan | OneSidedPlan, node: int) -> None:
+def _check_order(plan: Plan | OneSidedPlan, node: int, same_bits: SameBits) -> None:
     """node: the ranks of a node, 0 if all share one. Errors: N658."""
     ranks = plan.collective.ranks
-    check_same_bits(plan, np.arange(ranks) // (node or ranks))
+    check_same_bits(plan, np.arange(ranks) // (node or ranks), same_bits)
 
 
-def _plans(rows: tuple[PlanRow, ...], same_bits: bool, phases: Phases) -> Iterator[NamedPlan]:
+def _plans(rows: tuple[PlanRow, ...], same_bits: SameBits, phases: Phases) -> Iterator[NamedPlan]:
     """The plans of a table for communicators."""
     for name, row, selection in _selections(rows, same_bits):
         with packages.naming(row.entry):
             plan, own = _plan(row, selection, plan_file.FORMAT, None, phases)
-            if same_bits:
-                _check_order(plan, packages.node_of(row))
+            _check_order(plan, packages.node_of(row), same_bits)
         yield NamedPlan(name, plan, replace(row, sizes=row.sizes.filled(own)))
 
 
 def _selections(
-    rows: tuple[PlanRow, ...], same_bits: bool, *, one_place: bool = False
+    rows: tuple[PlanRow, ...], same_bits: SameBits, *, one_place: bool = False
 ) -> Iterator[tuple[str, PlanRow, Selection]]:
     """The names of a table's files, with their rows, and the plans' recipes as the command line has
     them. Algorithms and texts without a place have one for each place; for a runtime of one place,
     one in place."""
     for number, row in enumerate(rows, 1):
         with packages.naming(row.entry):
-            selection = in_order(_selection(row)) if same_bits else _selection(row)
+            selection = in_order(_selection(row), same_bits)
             is_either = row.in_place is None and supports_both_places(selection)
         ways = [row.in_place]
         if is_either:

@@ -43,6 +43,7 @@ from sley.cli.sources import (
 from sley.compiler import Options
 from sley.errors import SleyError, shortened
 from sley.formats import check_folder, write_file
+from sley.ir.orders import SameBits
 from sley.ir.plan import Plan
 from sley.ir.sizes import SizeRange, size_text
 from sley.model.simulation import Simulation, Simulator
@@ -81,7 +82,7 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     selection: Selection,
     sizes: list[int],
     simulating: Simulating,
-    same_bits: bool,
+    same_bits: SameBits,
     target: str | None,
     what_if_: bool,
     reports: Reports,
@@ -99,13 +100,13 @@ def simulate_command(  # as many parameters as options; click passes each by nam
     if trace_file is not None:
         check_folder(trace_file)
     selection = choosing_for(selection, sizes)
-    if same_bits and not is_nccl(selection):
-        selection = in_order(selection)
+    if not is_nccl(selection):
+        selection = in_order(selection, same_bits)
     executions = bool(reports or trace_file)
     named = _simulate(selection, sizes, simulating, phases, target=target, executions=executions)
     names, simulations = [name for name, _ in named], [one for _, one in named]
     for one in {id(s.plan): s for s in simulations}.values() if same_bits else ():
-        check_same_bits(one.plan, one.topology.node)
+        check_same_bits(one.plan, one.topology.node, same_bits)
     changes: list[WhatIf] = []
     if what_if_:
         with phases("simulating changes"):

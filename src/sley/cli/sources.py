@@ -34,6 +34,7 @@ from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varyin
 from sley.formats.files import check
 from sley.formats.plan_file import portable_path
 from sley.ir.one_sided import OneSidedPlan
+from sley.ir.orders import BALANCED, SameBits, wanted_order
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange
@@ -161,19 +162,23 @@ def prefer_in_place(selection: Selection) -> Selection:
     return selection
 
 
-def in_order(selection: Selection) -> Selection:
-    """The selection for --same-bits: an algorithm that can sum in one order does."""
-    if "in_order" in selection.arguments or not takes(selection, "in_order"):
+def in_order(selection: Selection, same_bits: SameBits) -> Selection:
+    """The selection for --same-bits: an algorithm that can sum in this order does."""
+    word = BALANCED if same_bits == BALANCED else "in_order"
+    if not same_bits or word in selection.arguments or not takes(selection, word):
         return selection
-    return replace(selection, arguments={**selection.arguments, "in_order": True})
+    return replace(selection, arguments={**selection.arguments, word: True})
 
 
-def check_same_bits(plan: Plan | OneSidedPlan, node: LongArray | IntArray) -> None:
+def check_same_bits(
+    plan: Plan | OneSidedPlan, node: LongArray | IntArray, same_bits: SameBits
+) -> None:
     """Refuses a plan whose sums have another order than --same-bits wants. node: of each rank, and
     maybe of further ones. Errors: N658."""
     own = node[: plan.collective.ranks]
     hosts = [np.flatnonzero(own == one).tolist() for one in np.unique(own)]
-    SumOrder.of(plan).check(hosts, plan.name)
+    if (order := wanted_order(same_bits, hosts)) is not None:
+        SumOrder.of(plan).check(order, plan.name)
 
 
 def choosing_for(selection: Selection, sizes: list[int]) -> Selection:
