@@ -29,9 +29,9 @@ def forest_allgather(ranks: int, *, trees: Trees = None, in_place: bool = False)
     """AllGather along trees: each rank's data goes down the trees from it, which divide it.
 
     trees: as `sley.topologies.pack_forest` finds them for a topology; by default each rank sends to
-    all others. Errors: L102, L121, L138.
+    all others. Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
-    forest = _Forest("forest-allgather", ranks, trees)
+    forest = _Trees("forest-allgather", ranks, trees)
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
@@ -46,9 +46,9 @@ def forest_allgather(ranks: int, *, trees: Trees = None, in_place: bool = False)
 def forest_reducescatter(ranks: int, *, trees: Trees = None, in_place: bool = False) -> Program:
     """ReduceScatter along trees: each rank's sums come up the trees to it.
 
-    trees: as for `forest_allgather`. Errors: L102, L121, L138.
+    trees: as for `forest_allgather`. Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
-    forest = _Forest("forest-reducescatter", ranks, trees)
+    forest = _Trees("forest-reducescatter", ranks, trees)
 
     def body(p: ChunkProgram) -> None:
         if in_place:
@@ -67,10 +67,10 @@ def forest_allreduce(
     results go down.
 
     trees: as for `forest_allgather`. up_trees: those of the sums, with as many chunks, by default
-    the same. Errors: L102, L121, L138.
+    the same. Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
-    down = _Forest("forest-allreduce", ranks, trees)
-    up = down if up_trees is None else _Forest("forest-allreduce", ranks, up_trees)
+    down = _Trees("forest-allreduce", ranks, trees)
+    up = down if up_trees is None else _Trees("forest-allreduce", ranks, up_trees)
     if up.chunks != down.chunks:
         expected, found = f"{down.chunks} chunks of each rank up the trees, too", str(up.chunks)
         raise L138.error(at=Place(detail="forest-allreduce"), expected=expected, found=found)
@@ -82,7 +82,7 @@ def forest_allreduce(
     return trace(AllReduce(ranks, ranks * down.chunks, in_place), body)
 
 
-class _Forest:
+class _Trees:
     """Trees, and the transfers along them.
 
     ranks, chunks: of the collective; the chunks are those of each rank's data. weight: int64

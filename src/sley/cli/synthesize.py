@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from sley.cli.choose import options_json
 from sley.cli.options import SizeType, Whole, common_options, output_option, place_option
 from sley.cli.output import Command, Phases, print_rows, print_written
 from sley.cli.sources import topology_of
@@ -75,7 +76,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
                 "size_bytes": size,
                 "time_us": choice.end.time_us,
                 "of_bound": choice.end.of_bound,
-                "options": choice.options.given(),
+                "options": options_json(choice.options),
             },
             output=None if output is None else str(output),
         )

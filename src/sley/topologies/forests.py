@@ -140,7 +140,7 @@ def pack_forest(
         )
     if topology.ranks == 1:
         return Forest(topology, 1, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
-    graph = _Graph.of(topology)
+    graph = _Ways.of(topology)
     graph = graph.reversed() if up else graph
     bound = topology.ranks * _FINE / graph.least_time(_FINE)
     # The fine time is up to a millionth too long.
@@ -163,7 +163,7 @@ def pack_forest(
     return best
 
 
-def _least_forest(graph: _Graph, chunks: int, time: float) -> tuple[list[int], list[list[int]]]:
+def _least_forest(graph: _Ways, chunks: int, time: float) -> tuple[list[int], list[list[int]]]:
     """The trees with the shortest time, from `time` on, that splitting and packing find."""
     found, step, low = graph.forest(chunks, time), 1.02, time
     # Ends: with more and more time every link has room for all chunks.
@@ -182,7 +182,7 @@ def _least_forest(graph: _Graph, chunks: int, time: float) -> tuple[list[int], l
 
 
 @dataclass(frozen=True, eq=False)
-class _Graph:
+class _Ways:
     """The links that transfers use, between vertices that they pass.
 
     ranks: on the first vertices. vertices: how many; a vertex of the topology that transfers pass
@@ -201,7 +201,7 @@ class _Graph:
     passes: Mapping[int, set[tuple[int, int]]]
 
     @classmethod
-    def of(cls, topology: Topology) -> _Graph:
+    def of(cls, topology: Topology) -> _Ways:
         ranks, links = topology.ranks, topology.links
         src, dst = np.indices((ranks, ranks), np.int32).reshape(2, -1)
         linked = topology.are_linked(src, dst)
@@ -241,7 +241,7 @@ class _Graph:
         vertices = ranks + len(inner)
         return cls(ranks, vertices, start, end, links.GBps[used], node, place, passes)
 
-    def reversed(self) -> _Graph:
+    def reversed(self) -> _Ways:
         """The graph with the direction of every link reversed."""
         passes = {v: {(b, a) for a, b in pairs} for v, pairs in self.passes.items()}
         return replace(self, src=self.dst, dst=self.src, passes=passes)
