@@ -76,7 +76,8 @@ def forest_allreduce(
         raise L138.error(at=Place(detail="forest-allreduce"), expected=expected, found=found)
 
     def body(p: ChunkProgram) -> None:
-        up.reduce_up(p, "in" if in_place else "out")
+        # Results that go down don't wait behind sums that come up.
+        up.reduce_up(p, "in" if in_place else "out", channels_from=down.channels)
         down.copy_down(p)
 
     return trace(AllReduce(ranks, ranks * down.chunks, in_place), body)
@@ -99,8 +100,10 @@ class _Trees:
         order = np.argsort(self.root, kind="stable")
         self.first = np.empty_like(self.weight)
         self.first[order] = np.cumsum(self.weight[order]) - self.weight[order]
-        # The edges: each tree's ranks but the root.
-        self._tree, self._rank = np.nonzero(self.parent != NONE)
+        # The edges: each tree's ranks but the root, from the root's next rank on, so that not all
+        # roots begin with the same rank.
+        self._tree, turn = np.nonzero(np.arange(ranks) != np.zeros((len(rows), 1)))
+        self._rank = (self.root[self._tree] + turn) % ranks
         self._from = self.parent[self._tree, self._rank]
 
     def copy_down(self, p: ChunkProgram, source: str = "out") -> None:
@@ -114,11 +117,19 @@ class _Trees:
             c = p.chunk(src, of, begin, int(self.weight[tree[0]]))
             c.copy(self._rank[edges], "out", index, channel=int(self._channel[edges[0]]))
 
-    def reduce_up(self, p: ChunkProgram, buffer: str, root_buffer: str | None = None) -> None:
+    def reduce_up(
+        self,
+        p: ChunkProgram,
+        buffer: str,
+        root_buffer: str | None = None,
+        *,
+        channels_from: int = 0,
+    ) -> None:
         """Reduces the input's parts to their roots.
 
         buffer: that of the sums, at the places of the parts; those in scratch follow one another.
         root_buffer: that of the roots' sums, if it is another one, where they come first.
+        channels_from: the first channel.
         """
         trees = np.arange(len(self.parent))
         inner = np.zeros(self.parent.shape, bool)
@@ -150,7 +161,7 @@ class _Trees:
             of, index = ("in", self.first[tree]) if leaf[edges[0]] else (buffer, place[tree, rank])
             target = (root_buffer or buffer) if to_root else buffer
             sums = p.chunk(to, target, place[tree, to], count)
-            channel = int(self._channel[edges[0]])
+            channel = channels_from + int(self._channel[edges[0]])
             sums.reduce(p.chunk(rank, of, index, count), channel=channel)
 
     @cached_property
@@ -171,6 +182,11 @@ class _Trees:
         found = np.empty_like(order)
         found[order] = np.arange(len(order)) - first
         return found
+
+    @property
+    def channels(self) -> int:
+        """The number of channels."""
+        return int(self._channel.max()) + 1
 
     @cached_property
     def _channel(self) -> LongArray:

@@ -1,0 +1,140 @@
+"""Synthesised trees: how close their link loads, and simulated calls, come to the bandwidth bound.
+
+    python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--random N] [--within SHARE]
+
+For each topology and collective: the trees, their height, the share of the bound by the loads of
+links, and processor seconds and peak memory of the packing, in a process of its own. Without
+topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs. --random adds N random topologies
+of up to 12 GPUs with direct links. --simulate also finds the fastest plan of 64 blocks a rank at
+most at 1 GB, and the fastest of the library's other algorithms, with the same options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from statistics import median
+
+from common import machine
+from common.processes import peak_MB
+
+COLLECTIVES = ("allgather", "reducescatter", "allreduce")
+SIZE = "1G"
+
+
+def random_topology(seed: int) -> object:
+    """A ring of up to 12 GPUs with further links, some several times."""
+    from sley import Topology
+
+    chance = random.Random(seed)
+    ranks = chance.randint(3, 12)
+    links = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    for _ in range(chance.randint(0, 2 * ranks)):
+        a, b = chance.sample(range(ranks), 2)
+        links.append((a, b))
+    return Topology.from_links(f"random {seed}", ranks, links)
+
+
+def names() -> Iterator[str]:
+    from sley import topologies
+
+    for name in topologies.machine_names():
+        for nodes in (1, 2, 4):
+            if topologies.find(f"{name}:{nodes}").ranks <= 128:
+                yield f"{name}:{nodes}"
+
+
+def packed(what: str | int, collective: str, within: float) -> tuple[str, int, list[object]]:
+    """The topology's name and ranks, and trees, height, chunks, share, seconds, MB."""
+    from sley import topologies
+    from sley.compiler.synthesis import Synthesis
+    from sley.model.bounds import Bounds
+
+    topology = random_topology(what) if isinstance(what, int) else topologies.find(what)
+    start = time.process_time()
+    made = Synthesis.of(collective, topology, within=within)
+    seconds = time.process_time() - start
+    bounds = Bounds.of(made.program(in_place=True).collective, topology)
+    of = made.forests[0]
+    share = made.algbw_GBps / bounds.algbw_GBps
+    row = [len(of.weight), of.height, of.chunks, share, seconds, peak_MB()]
+    return topology.name, topology.ranks, row
+
+
+def simulated(what: str, collective: str, within: float) -> list[object]:
+    """The share of the bound of the fastest plan along trees, and of the library's others, with
+    the algorithm's name."""
+    import sley
+    from sley import topologies
+    from sley.algorithms import for_collective
+    from sley.compiler.synthesis import Synthesis
+
+    topology = topologies.find(what)
+    trees = [Synthesis.of(collective, topology, within=within).program(in_place=True)]
+    gpus = topology.ranks // topology.nodes
+    others = []
+    for one in for_collective(collective):
+        words = {"ranks": topology.ranks, "nodes": topology.nodes, "gpus": gpus}
+        try:
+            program = one.function(**{w: words[w] for w in one.required}, in_place=True)
+            sley.compile(program, topology=topology, verify=False)
+        except (sley.SleyError, KeyError):
+            continue
+        if not one.name.startswith("forest-"):
+            others.append(program)
+    row: list[object] = []
+    for programs in (trees, others):
+        found = sley.choose(
+            programs,
+            SIZE,
+            topology,
+            schedule="hpds",
+            channels=[1, 2],
+            protocol="Simple",
+            max_blocks=64,
+        ).at(SIZE)
+        row += [found.end.of_bound, found.algorithm]
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("topology", nargs="*", help="by default every machine")
+    parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--random", type=int, default=0, metavar="N")
+    parser.add_argument("--within", type=float, default=0.05)
+    given = parser.parse_args()
+    print(machine.text(machine.facts()))
+    print(f"within {given.within:g} of the bound, as far as chunks allow")
+    head = ["topology", "collective", "ranks", "trees", "height", "chunks", "of bound", "s", "MB"]
+    form = "{:<16}{:<15}" + "{:>9}" * 7
+    print(form.format(*head))
+    shares: dict[str, list[float]] = {}
+    for what in [*(given.topology or names()), *range(given.random)]:
+        for collective in COLLECTIVES:
+            # A process each, for its own peak memory.
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                name, ranks, row = pool.submit(packed, what, collective, given.within).result()
+            trees, height, chunks, share, seconds, peak = row
+            numbers = (trees, height, chunks, f"{share:.1%}", f"{seconds:.2f}", f"{peak:.0f}")
+            line = form.format(name, collective, ranks, *numbers)
+            if isinstance(what, int):
+                shares.setdefault(collective, []).append(share)
+                continue
+            if given.simulate:
+                made, _, other, best = simulated(what, collective, given.within)
+                line += f"   {SIZE}: {made:.1%}, {best} {other:.1%}"
+            print(line, flush=True)
+    for collective, found in shares.items():
+        print(
+            f"{len(found)} random topologies, {collective}: at least {min(found):.1%} of the bound, "
+            f"median {median(found):.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
