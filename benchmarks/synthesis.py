@@ -1,11 +1,13 @@
 """Synthesised trees: how close their link loads, and simulated calls, come to the bandwidth bound.
 
-    python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--random N] [--within SHARE]
+    python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--within SHARE]
+                                   [--random N] [--failures N]
 
 For each topology and collective: the trees, their height, the share of the bound by the loads of
 links, and processor seconds and peak memory of the packing, in a process of its own. Without
 topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs. --random adds N random topologies
-of up to 12 GPUs with direct links. --simulate also finds the fastest plan of 64 blocks a rank at
+of up to 12 GPUs with direct links; --failures N random failures of each topology: a card that is
+gone or at half its rate. --simulate also finds the fastest plan of 64 blocks a rank at
 most at 1 GB, and the fastest of the library's other algorithms, with the same options.
 """
 
@@ -18,12 +20,15 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from statistics import median
+from typing import Any, TypeAlias
 
 from common import machine
 from common.processes import peak_MB
 
 COLLECTIVES = ("allgather", "reducescatter", "allreduce")
 SIZE = "1G"
+Packed: TypeAlias = tuple[str, int, list[Any]]
+"""A topology's name and ranks; trees, height, chunks, share, seconds and MB."""
 
 
 def random_topology(seed: int) -> object:
@@ -39,6 +44,19 @@ def random_topology(seed: int) -> object:
     return Topology.from_links(f"random {seed}", ranks, links)
 
 
+def failed(what: str, seed: int) -> object:
+    """A topology with a card that is gone, or for odd seeds at half its rate."""
+    from sley import topologies
+    from sley.ir.fabric import VertexKind
+
+    topology, chance = topologies.find(what), random.Random(seed)
+    node = chance.randrange(topology.nodes)
+    inside = topology.vertices.node == node
+    cards = int((inside & (topology.vertices.kind == VertexKind.NIC)).sum())
+    part = f"nic{chance.randrange(cards)}@{node}"
+    return topology.degraded(part, 0.5) if seed % 2 else topology.without(part)
+
+
 def names() -> Iterator[str]:
     from sley import topologies
 
@@ -48,13 +66,16 @@ def names() -> Iterator[str]:
                 yield f"{name}:{nodes}"
 
 
-def packed(what: str | int, collective: str, within: float) -> tuple[str, int, list[object]]:
-    """The topology's name and ranks, and trees, height, chunks, share, seconds, MB."""
+def packed(what: str | int | tuple[str, int], collective: str, within: float) -> Packed:
+    """Packs trees for a topology: a name, a random one's seed, or a name and a failure's seed."""
     from sley import topologies
     from sley.compiler.synthesis import Synthesis
     from sley.model.bounds import Bounds
 
-    topology = random_topology(what) if isinstance(what, int) else topologies.find(what)
+    if isinstance(what, int):
+        topology = random_topology(what)
+    else:
+        topology = failed(*what) if isinstance(what, tuple) else topologies.find(what)
     start = time.process_time()
     made = Synthesis.of(collective, topology, within=within)
     seconds = time.process_time() - start
@@ -106,6 +127,7 @@ def main() -> None:
     parser.add_argument("topology", nargs="*", help="by default every machine")
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--random", type=int, default=0, metavar="N")
+    parser.add_argument("--failures", type=int, default=0, metavar="N")
     parser.add_argument("--within", type=float, default=0.05)
     given = parser.parse_args()
     print(machine.text(machine.facts()))
@@ -113,27 +135,30 @@ def main() -> None:
     head = ["topology", "collective", "ranks", "trees", "height", "chunks", "of bound", "s", "MB"]
     form = "{:<16}{:<15}" + "{:>9}" * 7
     print(form.format(*head))
-    shares: dict[str, list[float]] = {}
-    for what in [*(given.topology or names()), *range(given.random)]:
+    for what in given.topology or names():
         for collective in COLLECTIVES:
             # A process each, for its own peak memory.
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 name, ranks, row = pool.submit(packed, what, collective, given.within).result()
-            trees, height, chunks, share, seconds, peak = row
-            numbers = (trees, height, chunks, f"{share:.1%}", f"{seconds:.2f}", f"{peak:.0f}")
+            *counts, share, seconds, peak = row
+            numbers = (*counts, f"{share:.1%}", f"{seconds:.2f}", f"{peak:.0f}")
             line = form.format(name, collective, ranks, *numbers)
-            if isinstance(what, int):
-                shares.setdefault(collective, []).append(share)
-                continue
             if given.simulate:
                 made, _, other, best = simulated(what, collective, given.within)
                 line += f"   {SIZE}: {made:.1%}, {best} {other:.1%}"
             print(line, flush=True)
-    for collective, found in shares.items():
-        print(
-            f"{len(found)} random topologies, {collective}: at least {min(found):.1%} of the bound, "
-            f"median {median(found):.1%}"
-        )
+    groups: dict[str, list[Any]] = {f"{given.random} random topologies": [*range(given.random)]}
+    for what in given.topology if given.failures else ():
+        groups[f"{given.failures} failures on {what}"] = [(what, n) for n in range(given.failures)]
+    for title, members in groups.items():
+        for collective in COLLECTIVES if members else ():
+            rows = [packed(what, collective, given.within)[2] for what in members]
+            shares, seconds = [row[3] for row in rows], [row[4] for row in rows]
+            print(
+                f"{title}, {collective}: of the bound at least {min(shares):.1%}, median "
+                f"{median(shares):.1%}; at most {max(seconds):.2f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

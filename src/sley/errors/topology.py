@@ -48,7 +48,7 @@ T607 = Rule(
 )
 T608 = Rule(
     "T608 no-such-part",
-    what="A topology names a GPU, a card or a PCIe vertex that it lacks, or links one to itself.",
+    what="A topology lacks a GPU, a card or another part that is named, or links one to itself.",
     why="GPUs and cards are numbered from 0 within the node; PCIe vertices are those listed.",
     example="[nvlink]\nlinks = [[0, 8]]  # of 8 GPUs, 0 to 7",
     instead="Correct the number or the name, or add the part.",
