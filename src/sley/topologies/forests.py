@@ -47,6 +47,9 @@ _TRIED_CHUNKS = 32
 _TRIED_FORESTS = 6
 """The most forests that are packed, each with more chunks than the one before."""
 
+_ROUNDS = 20
+"""Rounds in which the rates around vertices are made equal."""
+
 _FINE = 1 << 20
 """Chunks of each rank's data for which whole numbers on links are as good as the links' rates."""
 
@@ -187,8 +190,8 @@ class _Ways:
 
     ranks: on the first vertices. vertices: how many; a vertex of the topology that transfers pass
     in several ways which share no link is one for each of these. src, dst: int64 (links,).
-    GBps: float64 (links,). node, place: of each rank, its node, and its place among the node's.
-    passes: the pairs of ranks (source, destination) that pass each vertex.
+    GBps: float64 (links,), as `_balanced` limits them. node, place: of each rank, its node, and its
+    place among the node's. passes: the pairs of ranks (source, destination) that pass each vertex.
     """
 
     ranks: int
@@ -239,7 +242,8 @@ class _Ways:
             place.append(seen[one])
             seen[one] += 1
         vertices = ranks + len(inner)
-        return cls(ranks, vertices, start, end, links.GBps[used], node, place, passes)
+        GBps = _balanced(ranks, vertices, start, end, links.GBps[used])  # noqa: N806 - a unit
+        return cls(ranks, vertices, start, end, GBps, node, place, passes)
 
     def reversed(self) -> _Ways:
         """The graph with the direction of every link reversed."""
@@ -342,6 +346,31 @@ class _Ways:
                     order = (nodes == 0, places != 0, nodes % self.ranks, places % self.ranks)
                     found.append((order, a, b))
         return sorted(found)
+
+
+def _balanced(
+    ranks: int, vertices: int, src: LongArray, dst: LongArray, rates: FloatArray
+) -> FloatArray:
+    """float64 (links,): the rates, limited where the links into a vertex that only forwards carry
+    more than those out of it, or less: a flow to one rank could use all of a card that several
+    ranks share, but trees to all of them can't."""
+    rates = rates.copy()
+    # Ends: rates only fall, and where they still would after this many rounds, trees carry less.
+    for _ in range(_ROUNDS):
+        before = rates.copy()
+        for vertex in range(ranks, vertices):
+            sides = [np.flatnonzero(ends == vertex) for ends in (src, dst)]
+            least = min(float(rates[side].sum()) for side in sides)
+            for side in sides:
+                order = side[np.argsort(rates[side])]
+                left = least
+                # The slowest links keep their rates while an equal share of the rest is more.
+                for at, link in enumerate(order):
+                    rates[link] = min(rates[link], left / (len(order) - at))
+                    left -= rates[link]
+        if np.allclose(rates, before, rtol=1e-9):
+            break
+    return rates
 
 
 def _joined(room: Room, a: int, vertex: int, b: int, amount: int) -> Room:
