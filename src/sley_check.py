@@ -51,6 +51,9 @@ MOST_BYTES = 1 << 30
 """The most bytes of a certificate, not compressed."""
 
 
+NUMBER = re.compile(r"\d+")
+
+
 class Refused(Exception):
     """A rule that doesn't hold. The text begins with its name."""
 
@@ -427,6 +430,7 @@ class Order:
                 self.paths[first, second] = whole
 
     def _blocks(self, first: int, second: int) -> int:
+        """The number in front of waits in the second row's block for the first one's."""
         blocks, block = len(self.plan.block_rank), self.plan.block
         return (block[second] * blocks + block[first]) * self.plan.rows
 
@@ -439,9 +443,9 @@ class Order:
         return last >= 0 and self.waited[last] >= blocks + first
 
     def check(self, first: int, second: int, aligned: bool):
-        """Refuses two accesses that nothing orders. aligned: whether the chunk has one place in the
-        messages of both."""
-        if not self.before(first, second):
+        """Refuses accesses of two rows that nothing orders. aligned: whether the chunk has one
+        place in the messages of both."""
+        if first != second and not self.before(first, second):
             self.plan.need((first, second) in self.paths, "race", first, "and", second)
             whole = aligned or self.paths.get((first, second))
             self.plan.need(whole, "race-of-pieces", first, "and", second)
@@ -498,7 +502,7 @@ class Sums:
 
 def first_number(text: str) -> tuple[int, str]:
     """The first number in a text, then the text."""
-    return int(re.search(r"\d+", text)[0]), text
+    return int(NUMBER.search(text)[0]), text
 
 
 class Run:
@@ -538,13 +542,15 @@ class Run:
         # Where nothing is reduced, a copy of chunks onto themselves changes nothing.
         stores = op.writes and (self.reduces or src != dst)
         for k in range(plan.count[row] if op.name != "nop" else 0):
-            terms = [self.sent[plan.at[put] + k] for put in puts]
-            if len(terms) > 1:
-                terms = [self.sums.combined(terms, switched=True)]
+            terms = []
+            if puts:
+                messages = [self.sent[plan.at[put] + k] for put in puts]
+                terms.append(self.sums.combined(messages, switched=True))
             if op.name == "reduce":
                 terms.append(memory[dst + k])
             if op.reads:
-                self.check(self.writer[src + k], row, plan.dst, src)
+                if (writer := self.writer[src + k]) != NONE:
+                    self.order.check(writer, row, plan.dst[writer] == src)
                 self.readers[src + k].append(row)
                 terms.append(memory[src + k])
             value = terms[0] if len(terms) == 1 else self.sums.combined(terms)
@@ -567,18 +573,13 @@ class Run:
     def release(self, row: int, cell: int):
         """Refuses to overwrite a cell that may still be in use."""
         plan, dst = self.plan, self.plan.dst[row]
-        self.check(self.writer[cell], row, plan.dst, dst)
+        if (writer := self.writer[cell]) != NONE:
+            self.order.check(writer, row, plan.dst[writer] == dst)
         for reader in self.readers.pop(cell, ()):
-            self.check(reader, row, plan.src, dst)
+            self.order.check(reader, row, plan.src[reader] == dst)
         for take in self.pulls.pop(cell, ()):  # ("Holds")
             read = self.events.last(take) < self.events.first(row)
             plan.need(read, "hold-order", row, "overwrites what is still read")
-
-    def check(self, first: int, second: int, starts: Sequence[int], start: int):
-        """Refuses two accesses to a cell that nothing orders. starts: of rows like the first one,
-        the cells of their first chunks; start: that of the second one."""
-        if first not in (NONE, second):
-            self.order.check(first, second, starts[first] == start)
 
     def results(self) -> set[str]:
         """Refuses results other than the promise. Returns the orders of its sums."""
