@@ -126,15 +126,7 @@ class Promise:
     bases: list[list[int]]  # by buffer and rank, the chunk of the memory at which it begins
     initial: list[bool]  # of each input chunk, whether it holds data
     expected: list[int]  # of each output chunk, the number of the value that it must hold, or NONE
-    values: list[tuple[int, ...]]  # numbers of input chunks, ascending; their sum is the value
-
-    def equals(self, other: Promise) -> bool:
-        """Whether both have the same buffers, data and results."""
-        words = ("inputs", "outputs", "bases", "initial", "varies")
-        return all(getattr(self, word) == getattr(other, word) for word in words) and all(
-            a == b if NONE in (a, b) else self.values[a] == other.values[b]
-            for a, b in {*zip(self.expected, other.expected, strict=True)}
-        )
+    values: list[tuple[int, ...]]  # in the order of `expected`; the input chunks in it, ascending
 
 
 def standard(name, ranks, chunks, in_place, root, to=NONE) -> Promise:
@@ -165,7 +157,7 @@ def standard(name, ranks, chunks, in_place, root, to=NONE) -> Promise:
             part, chunk = divmod(index, chunks) if out_parts else (root, index)
             giver = NONE if reduces else rank - 1 if name == "alltonext" else part
             value = (giver, chunk + (rank * chunks if in_parts else 0))
-            known = gets[rank] and (name != "alltonext" or rank > 0)
+            known = gets[rank] and (reduces or giver != NONE)
             expected.append(numbers.setdefault(value, len(numbers)) if known else NONE)
     first = [*accumulate(inputs, initial=0)]
     values = [
@@ -228,8 +220,7 @@ class Plan:
         need(all(len(column) == rows for column in columns), "tables", "lengths of columns")
         need(all(0 <= op < len(OPS) for op in self.columns["op"]), "tables", "operations")
         need(len(scratch) == ranks and min(scratch) >= 0, "tables", "sizes of scratch")
-        need(sum(scratch) < MOST, "tables", "too much scratch")
-        need(sum(self.count) < MOST, "tables", "counts")
+        need(max(sum(scratch), sum(self.count)) < MOST, "tables", "too many chunks")
         known = all(0 <= rank < ranks for rank in self.block_rank)
         need(known and self.block_rank == sorted(self.block_rank), "tables", "ranks of blocks")
         need(len(blocks) == len(self.block_rank) + 1, "tables", "the number of blocks")
@@ -269,24 +260,23 @@ class Plan:
         return found
 
     def _check_rows(self):
-        peers = self.promise.ranks + len(self.groups)
         for row, op in enumerate(self.op):
             count, apart = self.count[row], abs(self.src[row] - self.dst[row])
             self.need(count in (0, 1) if op.name == "nop" else count >= 1, "operands", row, "count")
             if op.reads and op.writes:  # threads move elements in no order ("Thread blocks")
                 self.need(apart == 0 or apart >= count, "operands", row, "overlaps itself")
-            for used, peer in ((op.sends, self.send_peer[row]), (op.receives, self.recv_peer[row])):
-                if used:
-                    known = 0 <= peer < peers and self.channel[row] >= 0
-                    other = known and self.rank[row] not in self.peers(peer)
-                    self.need(other, "operands", row, "has no other peer")
         for row, target in zip(*self.waits, strict=True):
             same = 0 <= target < self.rows and self.rank[target] == self.rank[row]
             self.need(same, "operands", row, "waits for none of its rank")
 
-    def peers(self, peer: int) -> Sequence[int]:
-        """The ranks that a peer stands for ("Groups")."""
-        return (peer,) if peer < self.promise.ranks else self.groups[peer - self.promise.ranks]
+    def peers(self, row: int, peer: int) -> Sequence[int]:
+        """The ranks that a row's peer stands for ("Groups")."""
+        ranks = self.promise.ranks
+        known = 0 <= peer < ranks + len(self.groups) and self.channel[row] >= 0
+        self.need(known, "operands", row, "has no peer")
+        found = (peer,) if peer < ranks else self.groups[peer - ranks]
+        self.need(self.rank[row] not in found, "operands", row, "is its own peer")
+        return found
 
     def chunks(self, buffer: int):
         """The chunks of an input or output, as (rank, index, cell)."""
@@ -320,9 +310,9 @@ class Connections:
         sends, receives = (defaultdict(lambda: array("q")) for _ in range(2))
         for row, op in enumerate(plan.op):
             own, channel = plan.rank[row], plan.channel[row]
-            for to in plan.peers(plan.send_peer[row]) if op.sends else ():
+            for to in plan.peers(row, plan.send_peer[row]) if op.sends else ():
                 sends[own, to, channel].append(row)
-            for of in plan.peers(plan.recv_peer[row]) if op.receives else ():
+            for of in plan.peers(row, plan.recv_peer[row]) if op.receives else ():
                 receives[of, own, channel].append(row)
         self.ends = [(sends[key], receives[key]) for key in {**sends, **receives}]
         self.senders = [()] * plan.rows
@@ -705,6 +695,11 @@ def promise_of(words, columns) -> Promise:
     values = [tuple(sorted(ids)) for ids in parts_of(columns, "values")]
     known = all(ids and ids[0] >= 0 and ids[-1] < len(initial) for ids in values)
     need(known and all(NONE <= k < len(values) for k in expected), "promise", "values")
+    numbers = {
+        k: number for number, k in enumerate(dict.fromkeys(k for k in expected if k != NONE))
+    }
+    expected = [numbers.get(k, NONE) for k in expected]
+    values = [values[k] for k in numbers]
     found = Promise(
         name, ranks, chunks, in_place, root, bool(varying), inputs, outputs, bases, initial,
         expected, values,
@@ -712,7 +707,7 @@ def promise_of(words, columns) -> Promise:
     if name in STANDARD:
         to = next((rank for rank, size in enumerate(outputs) if size), 0)
         own = standard(name, ranks, chunks, in_place, root, to)
-        need(found.equals(own), "promise", "not that of", name)
+        need(found == own, "promise", "not that of", name)
     need(name in STANDARD or not varying, "promise", "varying counts of", ascii(name))
     return found
 
