@@ -53,6 +53,16 @@ T608 = Rule(
     example="[nvlink]\nlinks = [[0, 8]]  # of 8 GPUs, 0 to 7",
     instead="Correct the number or the name, or add the part.",
 )
+T612 = Rule(
+    "T612 no-such-forest",
+    what="Trees are asked for a collective that they don't serve, for too many ranks, or with "
+    "numbers that they can't have.",
+    why="Data goes down the trees of an AllGather, up those of a ReduceScatter, and both ways for "
+    "an AllReduce; whole chunks of each rank's data are divided among the trees from it. Packing "
+    "takes a maximum flow for each edge of each tree, so the ranks are limited.",
+    example='sley.synthesize("alltoall", "ndv4:2")',
+    instead="Name one of these collectives, and give a positive number of chunks.",
+)
 T611 = Rule(
     "T611 known-error",
     what="A remark: predictions for this machine are known to differ strongly from measurements.",
