@@ -14,6 +14,7 @@ from sley.algorithms.algorithm import MPICH, algorithm, stage_numbers
 from sley.algorithms.rings import accumulator
 from sley.algorithms.two_level import TwoLevel
 from sley.ir.collectives import Broadcast, Gather, Reduce, Scatter
+from sley.ir.orders import SameBits
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
@@ -200,26 +201,21 @@ def all_pairs_reduce(
     *,
     root: int = 0,
     stage_channels: Sequence[int] | None = None,
-    in_order: bool = False,
-    balanced: bool = False,
+    same_bits: SameBits = False,
     in_place: bool = False,
 ) -> Program:
     """Reduce in two steps: each rank sums one chunk from all ranks, and sends the root the sum.
 
     Rank r sums its chunk in the order r, r + 1, ..., modulo the number of ranks. In place, only the
     root's data change; the other ranks sum in scratch.
-    stage_channels: as for `all_pairs_allreduce`. in_order: every rank sums in the order of the
-    ranks, as in `one_step_allreduce`. balanced: by the balanced tree of the ranks.
+    stage_channels: as for `all_pairs_allreduce`. same_bits: whether every rank sums as in
+    `one_step_allreduce`.
     Source: Rabenseifner's algorithm (reduce-scatter, then gather) in Thakur, Rabenseifner, Gropp
     (2005), section 4.4, all pairs. Errors: L101, L102, L121.
     """
-    if in_order or balanced:
+    if same_bits:
         return TwoLevel([range(ranks)]).reduce(
-            root=root,
-            stage_channels=stage_channels,
-            in_order=True,
-            balanced=balanced,
-            in_place=in_place,
+            root=root, stage_channels=stage_channels, same_bits=same_bits, in_place=in_place
         )
     others = _places(ranks, root)[1:]
     summing, collecting = stage_numbers("all-pairs-reduce", stage_channels, 2)

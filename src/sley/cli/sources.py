@@ -164,9 +164,9 @@ def prefer_in_place(selection: Selection) -> Selection:
 
 def in_order(selection: Selection) -> Selection:
     """The selection for --same-bits: an algorithm that can sum in one order does."""
-    if "in_order" in selection.arguments or not takes(selection, "in_order"):
+    if "same_bits" in selection.arguments or not takes(selection, "same_bits"):
         return selection
-    return replace(selection, arguments={**selection.arguments, "in_order": True})
+    return replace(selection, arguments={**selection.arguments, "same_bits": True})
 
 
 def check_same_bits(plan: Plan | OneSidedPlan, node: LongArray | IntArray) -> None:
