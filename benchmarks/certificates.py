@@ -22,9 +22,9 @@ from common.processes import SOURCE
 
 CHECK = """
 import os, sys
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, sys.argv.pop(1))
 import sley_check
-status = sley_check.main(sys.argv[2:])
+status = sley_check.command()
 [peak] = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(sum(os.times()[:2]), int(peak) / 1024)
 sys.exit(status)

@@ -82,6 +82,27 @@ nb::tuple maximum_flow_of(std::int64_t vertices, const Numbers& source, const Nu
     return nb::make_tuple(flow.value, array(std::move(flow.reached)));
 }
 
+Array<std::int64_t> flow_values_of(std::int64_t vertices, const Numbers& source,
+                                   const Numbers& target, const Numbers& capacity,
+                                   std::int64_t from, const Numbers& sinks, std::int64_t limit) {
+    const auto graph = make_graph(vertices, source, target);
+    const auto room = to_vector(capacity);
+    check_length(room.size(), graph.source.size());
+    const auto to = to_vector(sinks);
+    check_vertices({from}, vertices);
+    check_vertices(to, vertices);
+    if (std::count(to.begin(), to.end(), from)) {
+        throw std::invalid_argument("a flow from a vertex to itself");
+    }
+    check_capacities(graph, room, from);
+    std::vector<std::int64_t> values;
+    {
+        const Unlocked unlocked;
+        values = flow_values(graph, room, from, to, limit);
+    }
+    return array(std::move(values));
+}
+
 Matrix<double> distances_of(std::int64_t vertices, const Numbers& source, const Numbers& target,
                             const Column<double>& length, const Numbers& origins) {
     const auto graph = make_graph(vertices, source, target);
@@ -188,6 +209,10 @@ NB_MODULE(_graphs, m) {
                   "sink: int) -> tuple[int, NDArray[numpy.uint8]]"),  // else the type is `tuple`
           "The value of a maximum flow, and (vertices,) whether each vertex can be reached from the "
           "source over edges with capacity left. capacity: of each edge, from 0.");
+    m.def("flow_values", &sley::flow_values_of, "vertices"_a, "src"_a, "dst"_a, "capacity"_a,
+          "source"_a, "sinks"_a, "limit"_a,
+          "(sinks,), the values of the maximum flows from the source to each sink, `limit` at most. "
+          "capacity: of each edge, from 0.");
     m.def("distances", &sley::distances_of, "vertices"_a, "src"_a, "dst"_a, "length"_a, "origins"_a,
           "(origins, vertices), the length of the shortest path from each origin to each vertex; "
           "infinity where there is none. length: of each edge, from 0.");

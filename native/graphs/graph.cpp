@@ -33,20 +33,35 @@ public:
           next_(graph.vertices),
           edges_(graph.vertices, tails(graph)) {
         for (std::size_t e = 0; e < capacity.size(); ++e) {
-            left_[2 * e] = capacity[e];
             head_[2 * e] = graph.target[e];
             head_[2 * e + 1] = graph.source[e];
         }
+        clear(capacity);
     }
 
-    Flow maximise(std::int64_t from, std::int64_t to) {
-        Flow flow{0, {}};
-        while (find_levels(from), level_[to] >= 0) {
-            next_.assign(edges_.first.begin(), edges_.first.end() - 1);
-            while (const auto more = augment(from, to)) flow.value += more;
+    // Makes the flow 0 again.
+    void clear(const std::vector<std::int64_t>& capacity) {
+        for (std::size_t e = 0; e < capacity.size(); ++e) {
+            left_[2 * e] = capacity[e];
+            left_[2 * e + 1] = 0;
         }
-        for (const auto level : level_) flow.reached.push_back(level >= 0);
-        return flow;
+    }
+
+    // The value of a flow that is as large as possible, or at least `limit`.
+    std::int64_t maximise(std::int64_t from, std::int64_t to, std::int64_t limit) {
+        std::int64_t value = 0;
+        while (value < limit && (find_levels(from), level_[to] >= 0)) {
+            next_.assign(edges_.first.begin(), edges_.first.end() - 1);
+            while (const auto more = augment(from, to)) value += more;
+        }
+        return value;
+    }
+
+    // Whether each vertex could be reached when no more flow fitted.
+    std::vector<std::uint8_t> reached() const {
+        std::vector<std::uint8_t> found;
+        for (const auto level : level_) found.push_back(level >= 0);
+        return found;
     }
 
 private:
@@ -115,7 +130,21 @@ private:
 
 Flow maximum_flow(const Graph& graph, const std::vector<std::int64_t>& capacity, std::int64_t from,
                   std::int64_t to) {
-    return Residual(graph, capacity).maximise(from, to);
+    Residual residual(graph, capacity);
+    const auto value = residual.maximise(from, to, std::numeric_limits<std::int64_t>::max());
+    return {value, residual.reached()};
+}
+
+std::vector<std::int64_t> flow_values(const Graph& graph, const std::vector<std::int64_t>& capacity,
+                                      std::int64_t from, const std::vector<std::int64_t>& sinks,
+                                      std::int64_t limit) {
+    Residual residual(graph, capacity);
+    std::vector<std::int64_t> values;
+    for (const auto to : sinks) {
+        residual.clear(capacity);
+        values.push_back(std::min(residual.maximise(from, to, limit), limit));
+    }
+    return values;
 }
 
 std::vector<double> distances(const Graph& graph, const std::vector<double>& length,

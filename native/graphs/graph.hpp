@@ -25,6 +25,12 @@ struct Flow {
 Flow maximum_flow(const Graph& graph, const std::vector<std::int64_t>& capacity, std::int64_t from,
                   std::int64_t to);
 
+// The values of the maximum flows from one vertex to each of `sinks`, other vertices; a flow ends at
+// `limit`. capacity: as for `maximum_flow`.
+std::vector<std::int64_t> flow_values(const Graph& graph, const std::vector<std::int64_t>& capacity,
+                                      std::int64_t from, const std::vector<std::int64_t>& sinks,
+                                      std::int64_t limit);
+
 // The lengths of the shortest paths from each of `origins` to all vertices, row after row; infinity
 // where there is none (Dijkstra 1959). length: of each edge, from 0.
 std::vector<double> distances(const Graph& graph, const std::vector<double>& length,

@@ -17,7 +17,8 @@
     sley.save(plan, "ring.xml")
 
 Write programs: program, rescclang, or take those of `sley.algorithms`, by name with
-    sley.load("ring-allreduce", ranks=8); for AllReduce, AllGather, ... or Custom.
+    sley.load("ring-allreduce", ranks=8), or synthesize one for a cluster; for AllReduce,
+    AllGather, ... or Custom.
 Plans: compile, choose, verify, simulate, run, execute, load, save, verify_file, lift; `show` and
     `draw` are texts and pictures of programs, plans, topologies and simulations.
 Clusters: `sley.topologies`; every function takes names such as "ndv4:2" or "torus:4x4", too.
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from sley.compiler import compile as compile
     from sley.compiler.opening import load as load
     from sley.compiler.passes.lift import lift as lift
+    from sley.compiler.synthesis import synthesize as synthesize
     from sley.errors import SleyError as SleyError
     from sley.formats.files import save as save
     from sley.formats.files import verify_file as verify_file
@@ -91,6 +93,7 @@ _HOMES = {
     "sley.compiler": "Choices Options choose compile",
     "sley.compiler.passes.lift": "lift",
     "sley.compiler.opening": "load",
+    "sley.compiler.synthesis": "synthesize",
     "sley.errors": "SleyError",
     "sley.formats.files": "save verify_file",
     "sley.ir.collective": "Collective",

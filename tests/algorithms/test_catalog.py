@@ -97,6 +97,7 @@ def test_build_passes_all_arguments_to_the_algorithm() -> None:
         ("ring-allgatherv", {"ranks": 3, "channels": 0}, "L102", "channels=0"),
         ("ring-allgatherv", {"ranks": 3, "in_place": True}, "L119", "in_place=False"),
         ("two-level-allreduce", {"nodes": 1, "gpus": 1}, "L121", "2 ranks or more"),
+        ("one-step-allreduce", {"ranks": 4, "same_bits": "some"}, "L112", "same_bits='some'"),
         ("all-pairs-allreduce", {"ranks": 4, "stage_channels": (0,)}, "L102", "2 channels"),
         ("two-level-allreduce", {"nodes": 2, "gpus": 2, "stage_channels": (0, -1)}, "L102", "-1"),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 import sley
 from sley.algorithms import CATALOG, build
+from sley.errors import SleyError
 from sley.ir.cut import border
 from sley.ir.groups import without_groups
 from sley.ir.words import ReduceOp
@@ -91,8 +92,10 @@ def test_an_algorithm_adds_in_the_order_of_the_ranks(name: str) -> None:
 @pytest.mark.parametrize("root", range(4))
 def test_a_ring_in_order_adds_in_it_to_any_root(root: int) -> None:
     for in_place in (False, True):
-        program = build("ring-reduce", ranks=4, root=root, in_order=True, in_place=in_place)
+        program = build("ring-reduce", ranks=4, root=root, same_bits=True, in_place=in_place)
         assert SumOrder.of(sley.compile(program)).follows([[0, 1, 2, 3]])
+    with pytest.raises(SleyError, match=r"L121.*\n.*as a ring adds rank by rank"):
+        build("ring-reduce", ranks=4, root=root, same_bits="balanced")
 
 
 @pytest.mark.parametrize("in_place", [False, True])

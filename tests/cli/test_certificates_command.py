@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -36,6 +38,13 @@ def test_a_certificate_is_checked_without_sley(plans: Mapping[str, Path], tmp_pa
     assert ends[0].stdout.startswith("accepted: a correct allgather on 4 ranks; no race; no hang\n")
     assert ends[1].stdout.startswith(f"refused: {plans['ring']}: certificate: ")
     assert "missing" in ends[2].stderr
+    unread, out = os.pipe()
+    os.close(unread)
+    end = subprocess.run(
+        [*alone, str(plans["pairs"]), str(certificate)], stdout=out, stderr=subprocess.PIPE
+    )
+    os.close(out)
+    assert (end.returncode, end.stderr) == (-signal.SIGPIPE, b"")
 
 
 def test_a_runtime_file_has_a_certificate_for_each_place(

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from support.inputs.algorithm_cases import GROUPED, cases, few, in_turn, label
 from support.inputs.xml_plans import I, O, Step, plan_of
 from support.machines.runtime_model import faults_of
 from support.mutants.file_mutants import TARGETS, mutant
-from support.mutants.plan_mutants import KINDS, Mutator
+from support.mutants.plan_mutants import KINDS, PLANS, Mutator
 
 Witness = dict[str, Any]
 MOST_BYTES = 3_000_000
@@ -127,6 +128,65 @@ def test_a_damaged_certificate_is_accepted_only_if_it_shows_as_much(
     if refusal(plan, found) == "":
         # Other numbers that grow as they must, or a path or a staged message that isn't needed.
         assert word in ("in_place", "staged", "hops", "paths") or isinstance(junk, int)
+
+
+def random_damage(rng: random.Random, own: dict[str, Any], other: dict[str, Any]) -> None:
+    """Damages a list of a certificate, or takes it from the one of another plan."""
+    words = sorted(word for word in own if own[word] and word != "in_place")
+    numbers = own[word := rng.choice(words)]
+    k, to = rng.choices(range(len(numbers)), k=2)
+    of_fixed_length = word in ("events", "meetings")
+    kinds = ["swap", "move"] if of_fixed_length else ["swap", "move", "drop", "repeat"]
+    match rng.choice([*kinds, "exchange"]):
+        case "swap":
+            numbers[k], numbers[to] = numbers[to], numbers[k]
+        case "drop":
+            del numbers[k]
+        case "repeat":
+            numbers.insert(to, numbers[k])
+        case "move":
+            of, k = (numbers, k) if isinstance(numbers[k], int) else (numbers[k], rng.randrange(2))
+            of[k] += rng.choice([-3, -2, -1, 1, 2, 3])
+        case "exchange":
+            own[word] = other.get(word, [])
+
+
+@cache
+def mutated() -> list[list[Plan]]:
+    """Plans with all kinds of witnesses, each with its mutants behind it."""
+    by_instruction = {"schedule": "hpds", "loop_order": "instruction"}
+    made = (
+        ("three-step-alltoall", {"nodes": 2, "gpus": 2}, by_instruction),
+        ("two-level-reducescatter", {"nodes": 2, "gpus": 2}, {"protocol": "LL", "per_chunk": True}),
+        ("all-pairs-allreduce", {"ranks": 3}, {"protocol": "Direct", **by_instruction}),
+        ("one-step-allreduce", {"ranks": 3}, {"schedule": "hpds", "protocol": "Direct"}),
+        ("all-pairs-alltoallv", {"ranks": 3}, {}),
+        ("nvls-allreduce", {"ranks": 3}, {}),
+    )
+    plans = [sley.compile(build(name, **sizes), **options) for name, sizes, options in made]
+    plans += PLANS.values()
+    return [[plan, *(one for kind, _ in KINDS for one in kind(plan))] for plan in plans]
+
+
+@pytest.mark.parametrize("number", [200, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_no_damaged_certificate_is_accepted_for_a_wrong_plan(number: int) -> None:
+    """Of a plan or a mutant of it, the certificate is from either one or from another plan's, and
+    damaged once or twice; of a mutant also as it is."""
+    rng, verdicts = random.Random(number), Counter[str]()
+    for _ in range(number):
+        (plan, *mutants), (other, *_) = rng.sample(mutated(), 2)
+        run = rng.choice([plan, rng.choice(mutants)])
+        found, taken = forged(plan), forged(other)
+        if run is not plan and rng.random() < 0.5:
+            with contextlib.suppress(SleyError):
+                found = forged(run)
+        for _ in range(rng.choice([1 if run is plan else 0, 1, 2])):
+            random_damage(rng, found["executions"][0], taken["executions"][0])
+        why = refusal(run, found)
+        assert why or proven(run)
+        verdicts[why.split(":")[0]] += 1
+    print(verdicts)
+    assert 0.02 < verdicts[""] / number < 0.4
 
 
 OPTIONS: list[dict[str, Any]] = [

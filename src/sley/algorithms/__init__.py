@@ -3,7 +3,8 @@
 Each algorithm is a function that returns a `Program`; `build` calls one by its name in `CATALOG`.
 Files: catalog (the algorithms by name), algorithm (an entry of it, and checks of parameters), a
 file for each collective (allgather, allreduce, reducescatter, alltoall) or family (rooted,
-multi_ring, nvls, hierarchical_mesh with its texts/, two_level), rings (shared parts of rings).
+multi_ring, nvls, hierarchical_mesh with its texts/, two_level, forests), rings (shared parts of
+rings).
 """
 
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # what the catalog has, with the types
     from sley.algorithms.allgather import *
     from sley.algorithms.allreduce import *
     from sley.algorithms.alltoall import *
+    from sley.algorithms.forests import *
     from sley.algorithms.hierarchical_mesh import *
     from sley.algorithms.multi_ring import *
     from sley.algorithms.nvls import *

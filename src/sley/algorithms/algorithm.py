@@ -12,8 +12,9 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from sley.errors import Place
-from sley.errors.language import L101, L102, L121
+from sley.errors.language import L101, L102, L112, L121
 from sley.ir.collectives import STANDARD
+from sley.ir.orders import BALANCED
 from sley.ir.program import Program
 from sley.ir.words import is_integer
 
@@ -51,6 +52,16 @@ def check_root(algorithm: str, root: int, ranks: int) -> None:
             expected=f"a rank from 0 to {ranks - 1}",
             found=f"root={root!r}",
             remedy="Give one of these ranks as root.",
+        )
+
+
+def check_same_bits(algorithm: str, same_bits: object) -> None:
+    """Refuses what isn't `SameBits`. Errors: L112."""
+    if not isinstance(same_bits, bool) and same_bits != BALANCED:
+        raise L112.error(
+            at=Place(detail=algorithm),
+            expected=f"same_bits as True, False or {BALANCED!r}",
+            found=f"same_bits={same_bits!r}",
         )
 
 
@@ -113,7 +124,7 @@ class Algorithm:
     collective: the name of its collective.
     source: paper and section.
     parameters: the parameters that it takes, of ranks, nodes, gpus, nics, rings, orders, root,
-        channels, stage_channels and node_instances.
+        channels, stage_channels, node_instances and same_bits.
     required: the parameters without a default.
     """
 
@@ -148,6 +159,8 @@ def algorithm(
         def build(*args: P.args, **words: P.kwargs) -> Program:
             given: dict[str, Any] = {**dict(zip(parameters, args, strict=False)), **words}
             sizes = {word: given[word] for word in required if word in given and word in SIZES}
+            if "same_bits" in parameters:
+                check_same_bits(name, given.get("same_bits", False))
             # Without all of its sizes the function itself is called wrongly, as Python says.
             if sizes and len(sizes) == len(required):
                 check_sizes(name, **sizes)

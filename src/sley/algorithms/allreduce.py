@@ -10,6 +10,7 @@ from sley.algorithms.algorithm import MPICH, algorithm, channel_numbers, stage_n
 from sley.algorithms.reducescatter import sum_in_rank_order
 from sley.algorithms.rings import accumulator, ring_all_gather, ring_reduce_scatter
 from sley.ir.collectives import AllReduce
+from sley.ir.orders import SameBits
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
@@ -35,19 +36,21 @@ def ring_allreduce(ranks: int, *, channels: int | None = None, in_place: bool = 
 
 
 @algorithm("allreduce", "MSCCLang 7.1.2")
-def one_step_allreduce(ranks: int, *, balanced: bool = False, in_place: bool = False) -> Program:
+def one_step_allreduce(
+    ranks: int, *, same_bits: SameBits = True, in_place: bool = False
+) -> Program:
     """AllReduce in one step: every rank sends its data to every other, and every rank sums all of
     it.
 
     All ranks sum in the order of the ranks, ((x0 + x1) + x2) + ..., so all results have the same
-    bits. A rank sums in scratch until its own data are part of the sum. balanced: they sum by the
-    balanced tree of the ranks, ((x0 + x1) + (x2 + x3)) + ..., instead.
+    bits. A rank sums in scratch until its own data are part of the sum. same_bits: with "balanced"
+    they sum by the balanced tree of the ranks, ((x0 + x1) + (x2 + x3)) + ..., instead.
     Source: MSCCLang 7.1.2's All Pairs without its second step. Errors: L102, L121.
     """
 
     def body(p: ChunkProgram) -> None:
         whole = np.zeros(ranks, np.int64)
-        sum_in_rank_order(p, whole, "in" if in_place else "out", whole, balanced=balanced)
+        sum_in_rank_order(p, whole, "in" if in_place else "out", whole, same_bits=same_bits)
 
     return trace(AllReduce(ranks, 1, in_place), body)
 
@@ -80,19 +83,21 @@ def all_pairs_allreduce(
 
 
 @algorithm("allreduce", "MSCCLang 7.1.2")
-def rank_order_allreduce(ranks: int, *, balanced: bool = False, in_place: bool = False) -> Program:
+def rank_order_allreduce(
+    ranks: int, *, same_bits: SameBits = True, in_place: bool = False
+) -> Program:
     """AllReduce in two steps: each rank sums one chunk in the order of the ranks, and sends the sum
     to all others.
 
-    Elements are summed as in `one_step_allreduce`, also with `balanced`, so that small and large
-    calls give the same bits.
+    Elements are summed as in `one_step_allreduce`, by `same_bits`, so that small and large calls
+    give the same bits.
     Source: MSCCLang's All Pairs, 7.1.2, in one order. Errors: L102, L121.
     """
     buffer = "in" if in_place else "out"
 
     def body(p: ChunkProgram) -> None:
         rank = np.arange(ranks)
-        sum_in_rank_order(p, rank, buffer, rank, balanced=balanced)
+        sum_in_rank_order(p, rank, buffer, rank, same_bits=same_bits)
         for turn in range(1, ranks):
             p.chunk(rank, buffer, rank).copy((rank + turn) % ranks, buffer, rank)
 

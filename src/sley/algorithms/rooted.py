@@ -13,7 +13,10 @@ import numpy as np
 from sley.algorithms.algorithm import MPICH, algorithm, stage_numbers
 from sley.algorithms.rings import accumulator
 from sley.algorithms.two_level import TwoLevel
+from sley.errors import Place
+from sley.errors.language import L121
 from sley.ir.collectives import Broadcast, Gather, Reduce, Scatter
+from sley.ir.orders import BALANCED, SameBits
 from sley.ir.program import Program
 from sley.ir.tables import LongArray
 from sley.lang import ChunkProgram, trace
@@ -39,20 +42,24 @@ def ring_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Prog
 
 @algorithm("reduce", "NCCL")
 def ring_reduce(
-    ranks: int, *, root: int = 0, in_order: bool = False, in_place: bool = False
+    ranks: int, *, root: int = 0, same_bits: SameBits = False, in_place: bool = False
 ) -> Program:
     """Reduce along one ring to the root: from the rank after it on, every rank adds its data to
     what it receives.
 
     Out of place the root sums in its output, the other ranks in scratch.
-    in_order: from rank 0 on instead, as in `one_step_allreduce`; the last rank sends the root the
-    sum.
+    same_bits: from rank 0 on instead, as in `one_step_allreduce`, and the last rank sends the root
+    the sum; not "balanced".
     Source: NCCL's rings. Errors: L101, L102, L121.
     """
-    places = np.arange(ranks) if in_order else _places(ranks, root + 1)
+    if same_bits == BALANCED:
+        expected = "same_bits as True or False, as a ring adds rank by rank"
+        found = f"same_bits={same_bits!r}"
+        raise L121.error(at=Place(detail="ring-reduce"), expected=expected, found=found)
+    places = np.arange(ranks) if same_bits else _places(ranks, root + 1)
     result = "in" if in_place else "out"
     # In order the root adds before the end: in scratch, so that its input stays until it is added.
-    partial = "in" if in_place and not in_order else "scratch"
+    partial = "in" if in_place and not same_bits else "scratch"
 
     def body(p: ChunkProgram) -> None:
         total = p.chunk(places[0], "in", 0)
@@ -209,26 +216,21 @@ def all_pairs_reduce(
     *,
     root: int = 0,
     stage_channels: Sequence[int] | None = None,
-    in_order: bool = False,
-    balanced: bool = False,
+    same_bits: SameBits = False,
     in_place: bool = False,
 ) -> Program:
     """Reduce in two steps: each rank sums one chunk from all ranks, and sends the root the sum.
 
     Rank r sums its chunk in the order r, r + 1, ..., modulo the number of ranks. In place, only the
     root's data change; the other ranks sum in scratch.
-    stage_channels: as for `all_pairs_allreduce`. in_order: every rank sums in the order of the
-    ranks, as in `one_step_allreduce`. balanced: by the balanced tree of the ranks.
+    stage_channels: as for `all_pairs_allreduce`. same_bits: whether every rank sums as in
+    `one_step_allreduce`.
     Source: Rabenseifner's algorithm (reduce-scatter, then gather) in Thakur, Rabenseifner, Gropp
     (2005), section 4.4, all pairs. Errors: L101, L102, L121.
     """
-    if in_order or balanced:
+    if same_bits:
         return TwoLevel([range(ranks)]).reduce(
-            root=root,
-            stage_channels=stage_channels,
-            in_order=True,
-            balanced=balanced,
-            in_place=in_place,
+            root=root, stage_channels=stage_channels, same_bits=same_bits, in_place=in_place
         )
     others = _places(ranks, root)[1:]
     summing, collecting = stage_numbers("all-pairs-reduce", stage_channels, 2)

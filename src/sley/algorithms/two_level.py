@@ -8,15 +8,17 @@ sends less data over the network.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from sley.algorithms.algorithm import MPICH, algorithm, check_root, check_sizes, stage_numbers
-from sley.algorithms.reducescatter import slots_of, sum_balanced, sum_in_order
+from sley.algorithms.reducescatter import slots_of, sum_terms
 from sley.algorithms.rings import accumulator
 from sley.errors import Place
 from sley.errors.language import L112
 from sley.ir.collectives import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter
+from sley.ir.orders import BALANCED, SameBits
 from sley.ir.program import Program
 from sley.ir.tables import NONE, LongArray, offsets_of
 from sley.ir.words import is_integer
@@ -29,8 +31,7 @@ def two_level_allreduce(
     gpus: int,
     *,
     stage_channels: Sequence[int] | None = None,
-    in_order: bool = False,
-    balanced: bool = False,
+    same_bits: SameBits = False,
     in_place: bool = False,
 ) -> Program:
     """AllReduce by all pairs: reduces within hosts, then across hosts, and copies the sums back
@@ -40,21 +41,19 @@ def two_level_allreduce(
     rings. Errors: L102, L121.
     """
     hosts = TwoLevel.grid(nodes, gpus)
-    return hosts.allreduce(
-        stage_channels=stage_channels, in_order=in_order, balanced=balanced, in_place=in_place
-    )
+    return hosts.allreduce(stage_channels=stage_channels, same_bits=same_bits, in_place=in_place)
 
 
 @algorithm("allreduce", "MSCCLang, figure 1")
 def two_level_one_step_allreduce(
-    nodes: int, gpus: int, *, balanced: bool = False, in_place: bool = False
+    nodes: int, gpus: int, *, same_bits: SameBits = True, in_place: bool = False
 ) -> Program:
     """AllReduce in two steps for small data: every rank sums its host's data, then the hosts' sums.
 
     Details: `TwoLevel.one_step_allreduce`. Source: MSCCLang, figure 1, with one-step-allreduce
     instead of rings. Errors: L102, L121.
     """
-    return TwoLevel.grid(nodes, gpus).one_step_allreduce(balanced=balanced, in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).one_step_allreduce(same_bits=same_bits, in_place=in_place)
 
 
 @algorithm("allgather", "ResCCL, appendix A")
@@ -72,12 +71,7 @@ def two_level_allgather(
 
 @algorithm("reducescatter", "ResCCL, appendix A")
 def two_level_reducescatter(
-    nodes: int,
-    gpus: int,
-    *,
-    in_order: bool = False,
-    balanced: bool = False,
-    in_place: bool = False,
+    nodes: int, gpus: int, *, same_bits: SameBits = False, in_place: bool = False
 ) -> Program:
     """ReduceScatter in two steps: each host sums every rank's chunk, then that rank adds the hosts'
     sums.
@@ -85,8 +79,7 @@ def two_level_reducescatter(
     Details: `TwoLevel.reducescatter`. Source: ResCCL, appendix A, with all pairs instead of rings.
     Errors: L102, L121.
     """
-    hosts = TwoLevel.grid(nodes, gpus)
-    return hosts.reducescatter(in_order=in_order, balanced=balanced, in_place=in_place)
+    return TwoLevel.grid(nodes, gpus).reducescatter(same_bits=same_bits, in_place=in_place)
 
 
 @algorithm("broadcast", f"{MPICH}, 4.3")
@@ -107,8 +100,7 @@ def two_level_reduce(
     *,
     root: int = 0,
     stage_channels: Sequence[int] | None = None,
-    in_order: bool = False,
-    balanced: bool = False,
+    same_bits: SameBits = False,
     in_place: bool = False,
 ) -> Program:
     """Reduce in three steps: within hosts, then to the root's host, whose ranks send the root the
@@ -119,11 +111,7 @@ def two_level_reduce(
     """
     hosts = TwoLevel.grid(nodes, gpus)
     return hosts.reduce(
-        root=root,
-        stage_channels=stage_channels,
-        in_order=in_order,
-        balanced=balanced,
-        in_place=in_place,
+        root=root, stage_channels=stage_channels, same_bits=same_bits, in_place=in_place
     )
 
 
@@ -169,8 +157,7 @@ class TwoLevel:
         self,
         *,
         stage_channels: Sequence[int] | None = None,
-        in_order: bool = False,
-        balanced: bool = False,
+        same_bits: SameBits = False,
         in_place: bool = False,
     ) -> Program:
         """AllReduce. The data has a part for each lane, and each part has a chunk for each host.
@@ -180,8 +167,7 @@ class TwoLevel:
         the order of the hosts starting with h. So every chunk is summed once, and the sums take the
         same path back. Each of N hosts sends 2 (N - 1) / N of the data to the others.
         stage_channels: a channel for summing and one for sharing; with None the compiler chooses
-        them. in_order: all sums have one order, as in `one_step_allreduce`. balanced: so they
-        have, by balanced trees of each host's ranks and of the hosts (`ir.orders`).
+        them. same_bits: whether all sums have one order, as in `one_step_allreduce`.
         """
         summing, sharing = stage_numbers("two-level-allreduce", stage_channels, 2)
         hosts, buffer = self.number, "in" if in_place else "out"
@@ -191,8 +177,8 @@ class TwoLevel:
         final, place = owner[own], index[own]
 
         def sum_up(p: ChunkProgram) -> None:
-            if in_order or balanced:
-                add, slots = self._adding(balanced)
+            if same_bits:
+                add, slots = self._adding(same_bits)
                 early, across = ("scratch", chunk * slots), self._across(lane[own])
                 near = self._terms(host)
                 add(p, owner, near, "in", index, (buffer, index), early, channel=summing)
@@ -221,22 +207,24 @@ class TwoLevel:
         collective = AllReduce(len(self.rank), self.lanes * hosts, in_place)
         return trace(collective, body, name="two-level-allreduce")
 
-    def one_step_allreduce(self, *, balanced: bool = False, in_place: bool = False) -> Program:
+    def one_step_allreduce(self, *, same_bits: SameBits = True, in_place: bool = False) -> Program:
         """AllReduce of undivided data in two steps.
 
         Every rank sums its host's data in the order of the host's ranks. Then it receives a sum
         from one rank of each other host, and sums these in the order of the hosts. All ranks sum in
-        the same order, so all results have the same bits. balanced: by balanced trees instead.
+        the same order, so all results have the same bits. same_bits: with "balanced" by balanced
+        trees of each host's ranks and of the hosts (`ir.orders`).
         """
         buffer = "in" if in_place else "out"
         first = np.array([members[0] for members in self.hosts])
+        add, slots = self._adding(same_bits)
 
         def in_trees(p: ChunkProgram) -> None:
             none = np.zeros_like(self.rank)
             near, across = self._terms(self.host), self._across(self.local)
-            held, early = ("scratch", none), ("scratch", none + self.slots)
-            sum_balanced(p, self.rank, near, "in", none, held, held)
-            sum_balanced(p, self.rank, across, "scratch", none, (buffer, none), early)
+            held, early = ("scratch", none), ("scratch", none + slots)
+            add(p, self.rank, near, "in", none, held, held)
+            add(p, self.rank, across, "scratch", none, (buffer, none), early)
 
         def body(p: ChunkProgram) -> None:
             p.chunk(first[self.host], "in", 0).copy(self.rank, "scratch", 0)
@@ -252,7 +240,7 @@ class TwoLevel:
                     p.chunk(self.rank, buffer, 0).reduce(summed)
 
         collective = AllReduce(len(self.rank), 1, in_place)
-        traced = in_trees if balanced else body
+        traced = in_trees if same_bits == BALANCED else body
         return trace(collective, traced, name="two-level-one-step-allreduce")
 
     def allgather(
@@ -282,19 +270,17 @@ class TwoLevel:
 
         return trace(AllGather(len(rank), 1, in_place), body, name="two-level-allgather")
 
-    def reducescatter(
-        self, *, in_order: bool = False, balanced: bool = False, in_place: bool = False
-    ) -> Program:
+    def reducescatter(self, *, same_bits: SameBits = False, in_place: bool = False) -> Program:
         """ReduceScatter. Each chunk crosses the network once from each other host.
 
         On every other host one rank sums the chunk, in the order of the host's ranks starting with
         itself. The chunk's own rank sums its host's contributions in the same way, then adds the
         other hosts' sums, in the order of the hosts starting with its own. In place, partial sums
         overwrite the data.
-        in_order, balanced: as for `allreduce`.
+        same_bits: as for `allreduce`.
         """
         rank, used = self.rank, np.zeros(len(self.rank), np.int64)
-        add, slots = self._adding(balanced)
+        add, slots = self._adding(same_bits)
         where = ("in", rank) if in_place else ("out", np.zeros_like(rank))
 
         def free(there: LongArray) -> LongArray:
@@ -343,7 +329,7 @@ class TwoLevel:
                 p.chunk(rank, buffer, index).reduce(p.chunk(*summed))
 
         collective = ReduceScatter(len(rank), 1, in_place)
-        traced = ordered if in_order or balanced else body
+        traced = ordered if same_bits else body
         return trace(collective, traced, name="two-level-reducescatter")
 
     def broadcast(self, *, root: int = 0, in_place: bool = False) -> Program:
@@ -386,8 +372,7 @@ class TwoLevel:
         *,
         root: int = 0,
         stage_channels: Sequence[int] | None = None,
-        in_order: bool = False,
-        balanced: bool = False,
+        same_bits: SameBits = False,
         in_place: bool = False,
     ) -> Program:
         """Reduce. The data has a chunk for each lane.
@@ -396,8 +381,8 @@ class TwoLevel:
         starting with itself (on the root's host the root has lane 0). The rank on the root's host
         then adds the other hosts' sums, in the order of the hosts after its own, and sends the
         result to the root. In place, only the root's data change.
-        stage_channels: a channel for summing and one for the results to the root. in_order,
-        balanced: as for `allreduce`.
+        stage_channels: a channel for summing and one for the results to the root.
+        same_bits: as for `allreduce`.
         """
         check_root("two-level-reduce", root, len(self.rank))
         summing, collecting = stage_numbers("two-level-reduce", stage_channels, 2)
@@ -409,7 +394,7 @@ class TwoLevel:
         ]
 
         everyone, chunk = np.concatenate(owner), np.tile(lane, self.number)
-        add, slots = self._adding(balanced)
+        add, slots = self._adding(same_bits)
         summed = slots if home > 0 else 0
 
         def ordered(p: ChunkProgram) -> None:
@@ -447,12 +432,13 @@ class TwoLevel:
             collect(p, 0)
 
         collective = Reduce(len(self.rank), self.lanes, root, in_place)
-        traced = ordered if in_order or balanced else body
+        traced = ordered if same_bits else body
         return trace(collective, traced, name="two-level-reduce")
 
-    def _adding(self, balanced: bool) -> tuple[Callable[..., None], int]:
+    def _adding(self, same_bits: SameBits) -> tuple[Callable[..., None], int]:
         """What sums in one order, and the chunks of scratch for a sum."""
-        return (sum_balanced, self.slots) if balanced else (sum_in_order, 1)
+        slots = self.slots if same_bits == BALANCED else 1
+        return partial(sum_terms, same_bits=same_bits), slots
 
     def _lane(self, host: LongArray | int, lane: LongArray | int) -> LongArray:
         """The rank of a lane on a host; both numbers are taken modulo their size."""

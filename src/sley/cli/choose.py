@@ -262,7 +262,7 @@ def _command(
         words += ["--collective", selection.collective]
     for name, value in selection.arguments.items():
         words += [ARG, f"{name}={value!r}"]
-    given = {} if choice.as_given else _options_json(choice.options)
+    given = {} if choice.as_given else options_json(choice.options)
     for word, value in given.items():
         if isinstance(value, bool):
             words.append(flag(word) if value else flag(f"no_{word}"))
@@ -313,18 +313,18 @@ def _range_json(choice: Choice, topology: Topology) -> dict[str, Any]:
     return {
         **ends,
         **attributes(choice, "algorithm", "as_given"),
-        "options": _options_json(choice.options),
+        "options": options_json(choice.options),
         "blocks_per_rank": choice.plan.blocks_per_rank,
         "runner_up": other
         and {
             **attributes(other, "algorithm", "as_given"),
-            "options": _options_json(other.options),
+            "options": options_json(other.options),
             **attributes(other, "size_bytes", "slower"),
         },
     }
 
 
-def _options_json(options: Options) -> dict[str, Any]:
+def options_json(options: Options) -> dict[str, Any]:
     """The options that `sley compile` accepts, in its spelling."""
     return {word: _word(getattr(options, word)) for word in COMPILER_OPTIONS}
 

@@ -23,8 +23,10 @@ from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
 from sley.cli.output import CommandGroup, echo
 from sley.cli.package import package_command
+from sley.cli.replan import replan_command
 from sley.cli.run import run_command
 from sley.cli.simulate import simulate_command
+from sley.cli.synthesize import synthesize_command
 from sley.cli.topology import topology_command
 from sley.cli.tune import tune_command
 from sley.cli.verify import verify_command
@@ -80,7 +82,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
 SECTIONS: Mapping[str, Sequence[click.Command]] = {
     "Programs and plans": (
         *(compile_command, verify_command, import_command),
-        *(lift_command, draw_command, list_command),
+        *(synthesize_command, replan_command, lift_command, draw_command, list_command),
     ),
     "Run": (run_command, exec_command, package_command, doctor_command),
     "Times": (

@@ -21,20 +21,21 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from sley.algorithms import for_collective
+from sley.algorithms import CATALOG, for_collective
 from sley.cli.options import ARG, PARAMETERS, Selection, flag, given_words, parameter_flag
 from sley.cli.output import Phases, attributes, print_note, report_notes
 from sley.compiler import Options, compile_in_phases
 from sley.compiler.opening import Maker, Source
 from sley.compiler.passes import links
 from sley.compiler.passes.lift import lift
+from sley.compiler.synthesis import Synthesis
 from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.formats.files import check
 from sley.formats.plan_file import portable_path
 from sley.ir.one_sided import OneSidedPlan
-from sley.ir.orders import BALANCED, SameBits, wanted_order
+from sley.ir.orders import SameBits, wanted_order
 from sley.ir.plan import Plan
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange
@@ -164,10 +165,10 @@ def prefer_in_place(selection: Selection) -> Selection:
 
 def in_order(selection: Selection, same_bits: SameBits) -> Selection:
     """The selection for --same-bits: an algorithm that can sum in this order does."""
-    word = BALANCED if same_bits == BALANCED else "in_order"
+    word = "same_bits"
     if not same_bits or word in selection.arguments or not takes(selection, word):
         return selection
-    return replace(selection, arguments={**selection.arguments, word: True})
+    return replace(selection, arguments={**selection.arguments, word: same_bits})
 
 
 def check_same_bits(
@@ -354,7 +355,13 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
     if topology is None or has_sizes(selection):
         return selection
     if takes(selection, "ranks"):
-        return replace(selection, ranks=topology.ranks)
+        fitting = replace(selection, ranks=topology.ranks)
+        if source_of(selection).kind is not None or not takes(selection, "trees"):
+            return fitting
+        if "trees" in selection.arguments:
+            return fitting
+        made = Synthesis.of(CATALOG[selection.what].collective, topology)
+        return replace(fitting, arguments={**selection.arguments, **made.arguments})
     if not (takes(selection, "nodes") and takes(selection, "gpus")):
         return selection
     fitting = replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)

@@ -5,6 +5,7 @@ pipeline.py      runs the passes with options.py
 passes/          the passes, and lift/, which goes back
 search.py        finds the fastest plans of a space of options (space.py) by simulation; the result
                  is a table of choices (choices.py)
+synthesis.py     makes programs for topologies
 opening.py       what a user brings, recognised and opened as a program or a plan
 nccl_plans.py    the plans that NCCL chooses, compiled
 deployment/      directories of files for runtimes: reads them as a runtime does, and writes them

@@ -177,6 +177,15 @@ L136 = Rule(
     example="sley.algorithms.multi_ring_allreduce(1, 4, orders=[[0, 1, 2]])",
     instead="Give each ring as a list of all ranks: orders=[[0, 1, 2, 3], [0, 2, 1, 3]].",
 )
+L138 = Rule(
+    "L138 incomplete-forest",
+    what="The given trees are not spanning trees from every rank, or bring more data from one rank "
+    "than from another.",
+    why="Every rank needs the data of all others; a tree brings none to a rank that it leaves out.",
+    example="sley.algorithms.forest_allgather(2, trees=[[1, -1, 0]])",
+    instead="Give a row for each tree: its chunks, then the parent of each rank, -1 for the root: "
+    "trees=[[1, -1, 0], [1, 1, -1]].",
+)
 L126 = Rule(
     "L126 unequal-parts",
     what="A script for msccl-tools groups references of different buffers, or splits one unevenly.",

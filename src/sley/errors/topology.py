@@ -48,10 +48,20 @@ T607 = Rule(
 )
 T608 = Rule(
     "T608 no-such-part",
-    what="A topology names a GPU, a card or a PCIe vertex that it lacks, or links one to itself.",
+    what="A topology lacks a GPU, a card or another part that is named, or links one to itself.",
     why="GPUs and cards are numbered from 0 within the node; PCIe vertices are those listed.",
     example="[nvlink]\nlinks = [[0, 8]]  # of 8 GPUs, 0 to 7",
     instead="Correct the number or the name, or add the part.",
+)
+T612 = Rule(
+    "T612 no-such-forest",
+    what="Trees are asked for a collective that they don't serve, for too many ranks, or with "
+    "numbers that they can't have.",
+    why="Data goes down the trees of an AllGather, up those of a ReduceScatter, and both ways for "
+    "an AllReduce; whole chunks of each rank's data are divided among the trees from it. Packing "
+    "takes a maximum flow for each edge of each tree, so the ranks are limited.",
+    example='sley.synthesize("alltoall", "ndv4:2")',
+    instead="Name one of these collectives, and give a positive number of chunks.",
 )
 T611 = Rule(
     "T611 known-error",

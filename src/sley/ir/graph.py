@@ -54,6 +54,21 @@ def maximum_flow(
     return value, reached.astype(bool)
 
 
+def flow_values(
+    vertices: int,
+    src: LongArray,
+    dst: LongArray,
+    capacity: LongArray,
+    source: int,
+    sinks: LongArray,
+    limit: int,
+) -> LongArray:
+    """int64 (sinks,): the values of the maximum flows from a source to each of several sinks, each
+    `limit` at most. capacity: as for `maximum_flow`."""
+    found: LongArray = load(_MODULE).flow_values(vertices, src, dst, capacity, source, sinks, limit)
+    return found
+
+
 def distances(
     vertices: int, src: LongArray, dst: LongArray, length: FloatArray, origins: LongArray
 ) -> FloatArray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from sley.errors import counted
 from sley.errors.compiler import C305, C308
-from sley.errors.topology import T601, T602, T603
+from sley.errors.topology import T601, T602, T603, T608
 from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.graph import distances
@@ -27,10 +28,13 @@ from sley.ir.tables import (
     Value,
     frozen_array,
 )
-from sley.ir.words import is_integer
+from sley.ir.words import is_integer, is_real
 
 MOST_US = 1e12
 """Bound on latencies."""
+
+_PART = re.compile(r"([a-z]+)([0-9]{1,6})(?:-([a-z]+)([0-9]{1,6}))?(?:@([0-9]{1,6}))?")
+"""A part of a topology, as for `Topology.without`."""
 
 MAX_RANKS = 2**14
 """Bound on the ranks of a topology: `linked` has an entry for each pair."""
@@ -202,6 +206,56 @@ class Topology(Value):
         own, first = self.links.latency_us[paths.target], paths.offset[:-1]
         complete = np.logical_and.reduceat(own >= 0, first)
         return np.where(complete, np.add.reduceat(own, first), by_kind)
+
+    def without(self, *parts: str) -> Topology:
+        """The topology after parts have failed: without their links.
+
+        parts: a vertex, which is all links from and to it, such as "nic3@1", the card 3 of node 1;
+        or two vertices, the links between them, such as "gpu0-gpu1" of node 0. Vertices are gpu,
+        switch, pcie, nic and network, each numbered within its node. Errors: T603 if a GPU is cut
+        off, T608.
+        """
+        kept = np.setdiff1d(np.arange(len(self.links)), [row for p in parts for row in self._of(p)])
+        columns = (getattr(self.links, name)[kept] for name in TopologyLinks.column_names())
+        name = f"{self.name} without {', '.join(parts)}"
+        return replace(self, name=name, links=TopologyLinks(*columns))
+
+    def degraded(self, part: str, share: float) -> Topology:
+        """The topology with the links of a part, as for `without`, at a share of their rates, above
+        0. Errors: T602, T608."""
+        if not is_real(share) or not share > 0:
+            raise T602.error(expected="a share of the rates above 0", found=f"{part}: {share!r}")
+        factor = np.ones(len(self.links))
+        factor[self._of(part)] = share
+        rates = {name: getattr(self.links, name) * factor for name in ("nominal_GBps", "GBps")}
+        name = f"{self.name} with {part} at {share:g}"
+        return replace(self, name=name, links=replace(self.links, **rates))
+
+    def _of(self, part: str) -> LongArray:
+        """The links of a part. Errors: T608."""
+        match = _PART.fullmatch(str(part).lower())
+        expected = "a part such as nic3@1, gpu0-gpu1 or gpu2-switch0@1"
+        if match is None:
+            raise T608.error(expected=expected, found=repr(part))
+        ends = []
+        for word, number in (match.group(1, 2), match.group(3, 4)):
+            if word is not None:
+                kind = next((k for k in VertexKind if k.word.lower() == word), None)
+                inside = self.vertices.node == (NONE if word == "network" else int(match[5] or 0))
+                found = np.flatnonzero((self.vertices.kind == kind) & inside)
+                if kind is None or int(number) >= len(found):
+                    has = counted(len(found), word) if kind is not None else "no such kind"
+                    raise T608.error(
+                        expected=expected, found=f"{part!r}; {self.name} has {has} there"
+                    )
+                ends.append(int(found[int(number)]))
+        t = self.links
+        rows = np.isin(t.src, ends) & np.isin(t.dst, ends)
+        if len(ends) == 1:
+            rows = (t.src == ends[0]) | (t.dst == ends[0])
+        if not rows.any():
+            raise T608.error(expected=expected, found=f"{part!r}: {self.name} has no such link")
+        return np.flatnonzero(rows)
 
     def link_label(self, link: int) -> str:
         """A link's name for messages: "GPU 3 -> switch 0"."""

@@ -6,7 +6,7 @@ cluster of two nodes of "ndv4", `dgx_a100()` one node of "dgx-a100".
 Files: clusters (texts of --topology, meshes and tori), files (load and save), machine (machines and
 their TOML), one_gpu (a GPU that all ranks share), graph (whole topologies as TOML), nccl_log,
 xml_trees, smi, taccl (other tools' files), assumptions (rates that those leave out), structure
-(what the links of a topology form).
+(what the links of a topology form), forests (trees that reach its bandwidth bound).
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 from sley.ir.topology import Topology
 from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, torus
 from sley.topologies.files import LoadedTopology, load, read, save
+from sley.topologies.forests import Forest, pack_forest
 from sley.topologies.machine import Machine, find_machine, machine, machine_names
 from sley.topologies.structure import LinkRings, link_rings
 
 __all__ = [
+    "Forest",
     "LinkRings",
     "LoadedTopology",
     "Machine",
@@ -33,6 +35,7 @@ __all__ = [
     "machine",
     "machine_names",
     "mesh",
+    "pack_forest",
     "read",
     "save",
     "topology_of",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import sley
+from sley.communicator import Settings
 from sley.communicator.rendezvous import hosts as hosts_module
 from sley.communicator.rendezvous.bootstrap import bootstrap
 from sley.communicator.rendezvous.hosts import Description, Hosts
@@ -19,6 +20,7 @@ from sley.communicator.rendezvous.nics import Interface, Nic
 from sley.communicator.rendezvous.stores import LocalStore
 from sley.errors import SleyError
 from sley.errors.runtime import R507
+from sley.ir.orders import BALANCED
 from support.processes.meeting import (
     PATIENCE_S,
     SHORT_S,
@@ -197,16 +199,17 @@ def test_a_wrong_number_of_ranks_is_an_error_on_all() -> None:
 
 
 def test_settings_that_differ_are_an_error_on_all() -> None:
-    store, layouts = LocalStore(), ["7", "7", "8"]
+    store = LocalStore()
+    settings = [Settings(same_bits=order).agreement() for order in (True, True, BALANCED)]
     outcomes = on_threads(
         [
-            lambda r=r, v=v: meet(store, 3, who=[r], agreed={"layout": v})[0]
-            for r, v in enumerate(layouts)
+            lambda r=r, own=own: meet(store, 3, who=[r], agreed=own)[0]
+            for r, own in enumerate(settings)
         ]
     )
     assert codes(outcomes) == ["N604"] * 3
-    assert "layout 7 on all ranks" in str(outcomes[0])
-    assert "layout 8 on rank 2" in str(outcomes[0])
+    assert "same_bits True on all ranks" in str(outcomes[0])
+    assert "same_bits balanced on rank 2" in str(outcomes[0])
 
 
 def test_versions_that_differ_are_an_error() -> None:

@@ -18,8 +18,7 @@ from support.inputs.sum_terms import FLOATS, terms, total, tree_of
 IN_ORDER = [
     name
     for name, one in CATALOG.items()
-    if "in_order" in one.parameters
-    or name.startswith(("one-step-all", "one-step-red", "rank-", "chain-"))
+    if "same_bits" in one.parameters or name == "chain-allreduce"
 ]
 COUNTS = (1, 3, 50, 1003)
 
@@ -51,7 +50,7 @@ def check(plan: sley.Plan, hosts: list[range], engine: Engine, dtype: str, op: A
 @pytest.mark.parametrize("name", IN_ORDER)
 def test_every_protocol_keeps_the_order(name: str, protocol: sley.Protocol, engine: Engine) -> None:
     algorithm = CATALOG[name]
-    options = {"in_order": True} if "in_order" in algorithm.parameters else {}
+    options = {"same_bits": True} if "same_bits" in algorithm.parameters else {}
     for turn, dtype in enumerate(FLOATS):
         ranks = 3 + turn + (turn == 4)
         hosts = [range(ranks)]

@@ -19,7 +19,7 @@ from sley.communicator.selection.kinds import CALLS
 from sley.communicator.selection.ready_plans import Capacity, check_order
 from sley.errors import SleyError, counted
 from sley.errors.aside import fork_safe
-from sley.ir.orders import BALANCED, SameBits, wanted_order
+from sley.ir.orders import SameBits, wanted_order
 from sley.ir.plan_table import PlanRow, Recipe
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange, size_text
@@ -230,8 +230,8 @@ def _refused(choice: Choice) -> list[str]:
 
 def in_order(name: str, same_bits: SameBits) -> dict[str, Any]:
     """The argument with which an algorithm sums in this order, if it has one."""
-    word = BALANCED if same_bits == BALANCED else "in_order"
-    return {word: True} if same_bits and word in CATALOG[name].parameters else {}
+    takes = "same_bits" in CATALOG[name].parameters
+    return {"same_bits": same_bits} if same_bits and takes else {}
 
 
 def _arguments(name: str, ranks: int, same_bits: SameBits) -> dict[str, Any]:

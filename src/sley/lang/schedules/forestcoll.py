@@ -117,7 +117,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Forest(ImportedSchedule):
+class ImportedForest(ImportedSchedule):
     """The trees of a file. chunks: those of each GPU's data, nchunkspernode."""
 
     file: str
@@ -286,7 +286,7 @@ class Forest(ImportedSchedule):
         return builder.new_scratch(rank, tree.chunks)
 
 
-def read(source: str | os.PathLike[str], file: str | None = None) -> Forest:
+def read(source: str | os.PathLike[str], file: str | None = None) -> ImportedForest:
     """The trees in a file (a path), or of a text that begins with <.
 
     file: the file's name in messages. Errors: F404, F551, F403.
@@ -313,7 +313,7 @@ class _ForestReader:
         self._parser.CharacterDataHandler = self._characters
         self._parser.StartDoctypeDeclHandler = self._doctype
 
-    def forest(self, text: str) -> Forest:
+    def forest(self, text: str) -> ImportedForest:
         try:
             self._parser.Parse(text.encode("utf-8", "surrogatepass"), True)
         except expat.ExpatError as problem:
@@ -326,11 +326,11 @@ class _ForestReader:
             self._refuse("at least one <send>", "none")
         rows = zip(self._trees, self._edges, strict=True)
         trees = tuple(Tree(*row, tuple(sends)) for row, sends in rows)
-        forest = Forest(self._file, self._chunks, trees)
+        forest = ImportedForest(self._file, self._chunks, trees)
         self._check_ends(forest)
         return forest
 
-    def _check_ends(self, forest: Forest) -> None:
+    def _check_ends(self, forest: ImportedForest) -> None:
         """Refuses sends between nodes that aren't roots. Errors: F551."""
         gpus = {*forest.gpus}
         for tree in forest.trees:

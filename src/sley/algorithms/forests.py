@@ -1,0 +1,247 @@
+"""Forests: collectives along spanning trees from every rank, which divide the rank's data.
+
+`sley.topologies.pack_forest` finds trees that reach a topology's bandwidth bound.
+Source: ForestColl (arXiv 2402.06787).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from sley.algorithms.algorithm import algorithm
+from sley.errors import Place
+from sley.errors.language import L138
+from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
+from sley.ir.program import Program
+from sley.ir.tables import NONE, LongArray
+from sley.lang import ChunkProgram, trace
+
+Trees = Sequence[Sequence[int]] | LongArray | None
+"""A row for each tree: the chunks that it carries, then for each rank the one that sends to it, -1
+for the root. By default a star for each rank."""
+
+
+@algorithm("allgather", "ForestColl, section 5")
+def forest_allgather(ranks: int, *, trees: Trees = None, in_place: bool = False) -> Program:
+    """AllGather along trees: each rank's data goes down the trees from it, which divide it.
+
+    trees: as `sley.topologies.pack_forest` finds them for a topology; by default each rank sends to
+    all others. Source: ForestColl, section 5. Errors: L102, L121, L138.
+    """
+    forest = _Trees("forest-allgather", ranks, trees)
+
+    def body(p: ChunkProgram) -> None:
+        if not in_place:
+            every = np.arange(ranks)
+            p.chunk(every, "in", 0, forest.chunks).copy(every, "out", every * forest.chunks)
+        forest.copy_down(p, "out" if in_place else "in")
+
+    return trace(AllGather(ranks, forest.chunks, in_place), body)
+
+
+@algorithm("reducescatter", "ForestColl, section 5")
+def forest_reducescatter(ranks: int, *, trees: Trees = None, in_place: bool = False) -> Program:
+    """ReduceScatter along trees: each rank's sums come up the trees to it.
+
+    trees: as for `forest_allgather`. Source: ForestColl, section 5. Errors: L102, L121, L138.
+    """
+    forest = _Trees("forest-reducescatter", ranks, trees)
+
+    def body(p: ChunkProgram) -> None:
+        if in_place:
+            forest.reduce_up(p, "in")
+        else:
+            forest.reduce_up(p, "scratch", "out")
+
+    return trace(ReduceScatter(ranks, forest.chunks, in_place), body)
+
+
+@algorithm("allreduce", "ForestColl, section 5")
+def forest_allreduce(
+    ranks: int, *, trees: Trees = None, up_trees: Trees = None, in_place: bool = False
+) -> Program:
+    """AllReduce along trees: sums of a part of the data come up the trees to each rank, and the
+    results go down.
+
+    trees: as for `forest_allgather`. up_trees: those of the sums, with as many chunks, by default
+    the same. Source: ForestColl, section 5. Errors: L102, L121, L138.
+    """
+    down = _Trees("forest-allreduce", ranks, trees)
+    up = down if up_trees is None else _Trees("forest-allreduce", ranks, up_trees)
+    if up.chunks != down.chunks:
+        expected, found = f"{down.chunks} chunks of each rank up the trees, too", str(up.chunks)
+        raise L138.error(at=Place(detail="forest-allreduce"), expected=expected, found=found)
+
+    def body(p: ChunkProgram) -> None:
+        # Results that go down don't wait behind sums that come up.
+        up.reduce_up(p, "in" if in_place else "out", channels_from=down.channels)
+        down.copy_down(p)
+
+    return trace(AllReduce(ranks, ranks * down.chunks, in_place), body)
+
+
+class _Trees:
+    """Trees, and the transfers along them.
+
+    ranks, chunks: of the collective; the chunks are those of each rank's data. weight: int64
+    (trees,), the chunks of each tree. parent: int64 (trees, ranks). root: int64 (trees,).
+    first: int64 (trees,), the first chunk of each tree among those of all ranks.
+    Errors: L138.
+    """
+
+    def __init__(self, name: str, ranks: int, trees: Trees) -> None:
+        rows = _rows(name, ranks, trees)
+        self.ranks, self.weight, self.parent = ranks, rows[:, 0], rows[:, 1:]
+        self.root = (self.parent == NONE).argmax(axis=1)
+        self.chunks = int(self.weight[self.root == 0].sum())
+        order = np.argsort(self.root, kind="stable")
+        self.first = np.empty_like(self.weight)
+        self.first[order] = np.cumsum(self.weight[order]) - self.weight[order]
+        # The edges: each tree's ranks but the root, from the root's next rank on, so that not all
+        # roots begin with the same rank.
+        self._tree, turn = np.nonzero(np.arange(ranks) != np.zeros((len(rows), 1)))
+        self._rank = (self.root[self._tree] + turn) % ranks
+        self._from = self.parent[self._tree, self._rank]
+
+    def copy_down(self, p: ChunkProgram, source: str = "out") -> None:
+        """Copies each root's data to all ranks' outputs. source: the buffer from which roots send
+        theirs; in the input, it comes first."""
+        for edges in self._groups(self._depth, self._channel, self.weight[self._tree]):
+            tree, src, index = self._tree[edges], self._from[edges], self.first[self._tree[edges]]
+            from_root = self._depth[edges[0]] == 1
+            of = source if from_root else "out"
+            begin = index - src * self.chunks if of == "in" else index
+            c = p.chunk(src, of, begin, int(self.weight[tree[0]]))
+            c.copy(self._rank[edges], "out", index, channel=int(self._channel[edges[0]]))
+
+    def reduce_up(
+        self,
+        p: ChunkProgram,
+        buffer: str,
+        root_buffer: str | None = None,
+        *,
+        channels_from: int = 0,
+    ) -> None:
+        """Reduces the input's parts to their roots.
+
+        buffer: that of the sums, at the places of the parts; those in scratch follow one another.
+        root_buffer: that of the roots' sums, if it is another one, where they come first.
+        channels_from: the first channel.
+        """
+        trees = np.arange(len(self.parent))
+        inner = np.zeros(self.parent.shape, bool)
+        inner[self._tree, self._from] = True
+        place = np.repeat(self.first[:, None], self.ranks, axis=1)
+        if buffer == "scratch":
+            used = inner * self.weight[:, None]
+            used[trees, self.root] = 0
+            place = np.cumsum(used, axis=0) - used
+        if root_buffer is not None:
+            place[trees, self.root] = self.first - self.root * self.chunks
+
+        def begin_sums(where: tuple[LongArray, ...], of: str) -> None:
+            tree, rank = where
+            for count in np.unique(self.weight[tree]).tolist():
+                one = self.weight[tree] == count
+                own = p.chunk(rank[one], "in", self.first[tree[one]], count)
+                own.copy(rank[one], of, place[tree[one], rank[one]])
+
+        if buffer != "in":
+            inner[trees, self.root] = False
+            begin_sums(np.nonzero(inner), buffer)
+            begin_sums((trees, self.root), root_buffer or buffer)
+        leaf = ~inner[self._tree, self._rank]
+        keys = -self._depth, self._channel, self._sibling, leaf, self.weight[self._tree]
+        for edges in self._groups(*keys):
+            tree, rank, to = self._tree[edges], self._rank[edges], self._from[edges]
+            count, to_root = int(self.weight[tree[0]]), self._depth[edges[0]] == 1
+            of, index = ("in", self.first[tree]) if leaf[edges[0]] else (buffer, place[tree, rank])
+            target = (root_buffer or buffer) if to_root else buffer
+            sums = p.chunk(to, target, place[tree, to], count)
+            channel = channels_from + int(self._channel[edges[0]])
+            sums.reduce(p.chunk(rank, of, index, count), channel=channel)
+
+    @cached_property
+    def _depth(self) -> LongArray:
+        """int64 (edges,): the sends from the root to each rank."""
+        depth, above = np.ones(len(self._tree), np.int64), self._from
+        while (inside := above != self.root[self._tree]).any():
+            depth += inside
+            above = np.where(inside, self.parent[self._tree, above], above)
+        return depth
+
+    @cached_property
+    def _sibling(self) -> LongArray:
+        """int64 (edges,): how many of the tree's earlier edges have the same source."""
+        key = self._tree * self.ranks + self._from
+        order = np.argsort(key, kind="stable")
+        first = np.searchsorted(key[order], key[order])
+        found = np.empty_like(order)
+        found[order] = np.arange(len(order)) - first
+        return found
+
+    @property
+    def channels(self) -> int:
+        """The number of channels."""
+        return int(self._channel.max()) + 1
+
+    @cached_property
+    def _channel(self) -> LongArray:
+        """int64 (edges,): the channel of each edge's tree, the first in which no tree before it has
+        one of its edges: trees that share none also share no block."""
+        channel = np.zeros(len(self.parent), np.int64)
+        taken = list[set[tuple[int, int]]]()
+        for tree, parents in enumerate(self.parent.tolist()):
+            edges = {(src, rank) for rank, src in enumerate(parents) if src != NONE}
+            free = (number for number, others in enumerate(taken) if not others & edges)
+            channel[tree] = next(free, len(taken))
+            if channel[tree] == len(taken):
+                taken.append(set())
+            taken[channel[tree]] |= edges
+        return channel[self._tree]
+
+    def _groups(self, *keys: LongArray) -> Iterator[LongArray]:
+        """The edges with equal keys, by ascending keys."""
+        number = np.unique(np.stack(keys), axis=1, return_inverse=True)[1].ravel()
+        for one in range(number.max() + 1):
+            yield np.flatnonzero(number == one)
+
+
+def _rows(name: str, ranks: int, trees: Trees) -> LongArray:
+    """int64 (trees, 1 + ranks): the given rows, or stars. Errors: L138."""
+    if trees is None:
+        stars = np.repeat(np.arange(ranks)[:, None], ranks, axis=1)
+        np.fill_diagonal(stars, NONE)
+        return np.pad(stars, ((0, 0), (1, 0)), constant_values=1)
+    try:
+        rows = np.array(trees)
+    except ValueError:  # rows of different lengths
+        rows = np.zeros(0)
+    right = rows.ndim == 2 and rows.shape[1:] == (1 + ranks,) and rows.dtype.kind == "i"
+    if not right or not _are_forest(rows.astype(np.int64), ranks):
+        raise L138.error(
+            at=Place(detail=name),
+            expected=f"rows of {1 + ranks} numbers that are trees, as many chunks from each rank",
+            found=repr(trees)[:100],
+        )
+    return rows.astype(np.int64)
+
+
+def _are_forest(rows: LongArray, ranks: int) -> bool:
+    """Whether the rows are trees from every rank to all others."""
+    weight, parent = rows[:, 0], rows[:, 1:]
+    if (weight < 1).any() or (parent < NONE).any() or (parent >= ranks).any():
+        return False
+    root = (parent == NONE).argmax(axis=1)
+    shares = np.bincount(root, weight, ranks)
+    if ((parent == NONE).sum(axis=1) != 1).any() or (shares != shares[0]).any():
+        return False
+    # Every rank of a tree comes to the root: after as many steps as there are ranks, by doubling.
+    tree = np.arange(len(parent))[:, None]
+    above = np.where(parent == NONE, root[:, None], parent)
+    for _ in range(ranks.bit_length()):
+        above = above[tree, above]
+    return bool((above == root[:, None]).all())

@@ -1,0 +1,134 @@
+"""sley replan: makes a plan anew for a cluster in which links have failed or are slow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from sley.cli.options import (
+    PlanCommand,
+    Selection,
+    SizeType,
+    common_options,
+    output_option,
+    program_options,
+)
+from sley.cli.output import Phases, print_rows, print_written
+from sley.cli.sources import plan_of, prefer_in_place
+from sley.compiler import choose
+from sley.compiler.synthesis import Synthesis
+from sley.errors import SleyError
+from sley.formats import files
+from sley.ir.plan import Plan
+from sley.ir.sizes import size_text
+from sley.ir.topology import Topology
+from sley.model.bounds import Bounds
+from sley.model.simulation import simulate
+
+
+class _Degraded(click.ParamType[tuple[str, float]]):
+    """A part and the share of its rates that is left."""
+
+    name = "PART=SHARE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        part, _, share = str(value).partition("=")
+        try:
+            return part, float(share)
+        except ValueError:
+            self.fail(f"{value!r} is not a part and a share, as in nic3@1=0.5", param, ctx)
+
+
+@click.command("replan", cls=PlanCommand)
+@program_options
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="PART",
+    help="A part that has failed: nic3@1 (card 3 of node 1), gpu0-gpu1@0. Repeatable.",
+)
+@click.option(
+    "--degraded",
+    type=_Degraded(),
+    multiple=True,
+    help="A part at a share of its rates: nic3@1=0.5. Repeatable.",
+)
+@click.option(
+    "--size", "call_bytes", type=SizeType(), default="1G", help="Size of the call to simulate."
+)
+@output_option("Write the new plan here, as sley compile does.")
+@common_options
+def replan_command(
+    selection: Selection,
+    without: tuple[str, ...],
+    degraded: tuple[tuple[str, float], ...],
+    call_bytes: int,
+    output: Path | None,
+    phases: Phases,
+) -> None:
+    """Make a plan for WHAT's collective on a topology with failed or slow links.
+
+    The new plan goes along trees that are made for what is left (sley synthesize). It is proven,
+    and simulated beside WHAT, before and after the failure.
+    """
+    if not without and not degraded:
+        raise click.UsageError("nothing has failed: give --without PART or --degraded PART=SHARE")
+    plan = plan_of(prefer_in_place(selection), phases, verify=True)
+    if plan.topology is None:
+        raise click.UsageError("a topology is needed: give --topology")
+    whole, size = plan.topology, call_bytes
+    left = whole.without(*without) if without else whole
+    for part, share in degraded:
+        left = left.degraded(part, share)
+    with phases("packing trees"):
+        made = Synthesis.of(plan.collective.name, left)
+    program = made.program(in_place=plan.collective.in_place)
+    with phases("compiling and simulating"):
+        found = choose(program, size, left, schedule="hpds", channels=1, protocol="Simple").at(size)
+    new = found.plan
+    if output is not None:
+        files.save(new, output)
+    bounds = [Bounds.of(plan.collective, one).at(size).time_us for one in (whole, left)]
+    before, after = (_time_us(plan, one, size) for one in (whole, left))
+    times = {
+        "bound_before_us": bounds[0],
+        "bound_after_us": bounds[1],
+        "plan_before_us": before,
+        "plan_after_us": after,
+        "new_plan_us": found.end.time_us,
+    }
+    if phases.quiet:
+        where = None if output is None else str(output)
+        phases.print_json(topology=left.name, size_bytes=size, **times, output=where)
+        return
+    cannot = f"{plan.name} can't run: a path of its transfers is gone"
+    print_rows(
+        [
+            ("topology", left.name),
+            (f"bound, {size_text(size)}", f"{bounds[1]:.1f} us; {bounds[0]:.1f} us before"),
+            ("before", f"{before:.1f} us, {plan.name}"),
+            ("after", cannot if after is None else f"{after:.1f} us, {plan.name}"),
+            (
+                "new plan",
+                f"{found.end.time_us:.1f} us, {found.end.of_bound:.1%} of the bound, {new.name}, "
+                f"{found.options}",
+            ),
+            ("proven", "right values, no races, no hangs"),
+        ]
+    )
+    print_written(output)
+    phases.report()
+
+
+def _time_us(plan: Plan, topology: Topology, size: int) -> float | None:
+    """The simulated time of a plan; None if the topology doesn't link its ranks."""
+    try:
+        return simulate(replace(plan, topology=topology), size, interpreter=False).time_us
+    except SleyError as error:
+        if error.code != "C301":
+            raise
+        return None

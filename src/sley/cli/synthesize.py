@@ -1,0 +1,100 @@
+"""sley synthesize: makes a program for a topology."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sley.cli.choose import options_json
+from sley.cli.options import SizeType, Whole, common_options, output_option, place_option
+from sley.cli.output import Command, Phases, print_rows, print_written
+from sley.cli.sources import topology_of
+from sley.compiler import choose
+from sley.compiler.synthesis import COLLECTIVES, Synthesis
+from sley.errors import counted
+from sley.formats import program_source, write_file
+from sley.ir.sizes import size_text
+from sley.model.bounds import Bounds
+from sley.topologies.forests import MOST_CHUNKS, WITHIN
+
+
+@click.command("synthesize", cls=Command)
+@click.argument("collective", type=click.Choice(COLLECTIVES))
+@click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
+@click.option(
+    "--chunks",
+    type=Whole(1, MOST_CHUNKS),
+    help="Chunks of each rank's data, which its trees divide. [as few as --within allows]",
+)
+@click.option(
+    "--within",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=WITHIN,
+    help="Share of the bound's bandwidth that trees may lack.",
+)
+@click.option("--size", type=SizeType(), default="1G", help="Size of the call to simulate.")
+@place_option(default=True)
+@output_option("Write the program here, as Python.")
+@common_options
+def synthesize_command(  # as many parameters as options; click passes each by name
+    collective: str,
+    topology: str,
+    chunks: int | None,
+    within: float,
+    size: int,
+    in_place: bool,
+    output: Path | None,
+    phases: Phases,
+) -> None:
+    """Make a COLLECTIVE for a topology: trees whose link loads come close to the bound.
+
+    The trees are those of ForestColl, found by maximum flows. The program is proven, and simulated
+    with a few of the compiler's options; sley choose forest-COLLECTIVE --topology ... tries all.
+    """
+    cluster = topology_of(topology)
+    assert cluster is not None
+    with phases("packing trees"):
+        made = Synthesis.of(collective, cluster, chunks=chunks, within=within)
+    forest, program = made.forests[0], made.program(in_place=in_place)
+    with phases("compiling and simulating"):
+        found = choose(program, size, cluster, schedule="hpds", channels=1, protocol="Simple")
+    bounds, choice = Bounds.of(program.collective, cluster), found.at(size)
+    share = made.algbw_GBps / bounds.algbw_GBps
+    if output is not None:
+        write_file(output, program_source.write(program))
+    if phases.quiet:
+        phases.print_json(
+            program=program.name,
+            trees=len(forest.weight),
+            height=forest.height,
+            chunks=forest.chunks,
+            algbw_GBps=made.algbw_GBps,
+            bound_GBps=bounds.algbw_GBps,
+            bound=bounds.reason,
+            simulated={
+                "size_bytes": size,
+                "time_us": choice.end.time_us,
+                "of_bound": choice.end.of_bound,
+                "options": options_json(choice.options),
+            },
+            output=None if output is None else str(output),
+        )
+        return
+    of, data = counted(forest.height, "send"), counted(forest.chunks, "chunk")
+    rows = [
+        ("program", program.name),
+        ("trees", f"{len(forest.weight)}, at most {of} high, for {data} of each rank's data"),
+        ("link loads", f"{made.algbw_GBps:.2f} GB/s algbw, {share:.1%} of the bound"),
+        ("bound", f"{bounds.algbw_GBps:.2f} GB/s, by {bounds.reason}"),
+        (
+            f"simulated, {size_text(size)}",
+            f"{choice.end.algbw_GBps:.2f} GB/s algbw, {choice.end.of_bound:.1%} of the bound, "
+            f"{counted(choice.plan.blocks_per_rank, 'block')} on a rank",
+        ),
+        ("options", choice.options),
+        ("proven", "right values, no races, no hangs"),
+    ]
+    print_rows(rows)
+    print_written(output)
+    phases.report()

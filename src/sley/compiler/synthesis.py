@@ -1,0 +1,113 @@
+"""Synthesis: programs along trees that are made for a topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sley.algorithms import CATALOG
+from sley.errors import did_you_mean, without_inner_frames
+from sley.errors.topology import T612
+from sley.ir.program import Program
+from sley.ir.tables import LongArray, Value
+from sley.ir.topology import Topology
+from sley.topologies import Forest, pack_forest, topology_of
+from sley.topologies.forests import WITHIN
+
+_DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
+"""Whether data comes up trees, not down, for each forest of a collective."""
+
+COLLECTIVES = tuple(_DIRECTIONS)
+"""The collectives that trees serve."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Synthesis(Value):
+    """Trees for a collective.
+
+    collective: one of `COLLECTIVES`. forests: those that its data takes, one after the other, with
+    as many chunks; up and down for an AllReduce.
+    """
+
+    collective: str
+    forests: tuple[Forest, ...]
+
+    @classmethod
+    def of(
+        cls,
+        collective: str,
+        topology: Topology,
+        *,
+        chunks: int | None = None,
+        within: float = WITHIN,
+    ) -> Synthesis:
+        """The trees for a topology. Errors: T612."""
+        if collective not in COLLECTIVES:
+            raise T612.error(
+                expected=f"one of {', '.join(COLLECTIVES)}, which trees serve",
+                found=repr(collective),
+                remedy=did_you_mean(str(collective), COLLECTIVES),
+            )
+        forests = list[Forest]()
+        for up in _DIRECTIONS[collective]:
+            if forests and _is_symmetric(topology):
+                forests.append(replace(forests[0], up=up))
+            else:
+                number = forests[0].chunks if forests else chunks
+                forests.append(pack_forest(topology, up=up, chunks=number, within=within))
+        return cls(collective, tuple(forests))
+
+    @property
+    def loads(self) -> LongArray:
+        """int64 (links,): the chunks that each link of the topology carries."""
+        loads: LongArray = np.stack([forest.loads for forest in self.forests]).sum(axis=0)
+        return loads
+
+    @property
+    def algbw_GBps(self) -> float:  # noqa: N802 - a unit
+        """The size of a call over the time of the busiest link; infinite for one rank."""
+        of = self.forests[0]
+        busiest = float((self.loads / of.topology.links.GBps).max(initial=0))
+        return of.topology.ranks * of.chunks / busiest if busiest else float("inf")
+
+    @property
+    def arguments(self) -> dict[str, list[list[int]]]:
+        """The arguments of the algorithm "forest-" and the collective: trees, and up_trees if an
+        AllReduce has others for its sums."""
+        down = self.forests[-1].trees.tolist()
+        up = self.forests[0].trees.tolist()
+        return {"trees": down} | ({} if up == down else {"up_trees": up})
+
+    def program(self, *, in_place: bool = False) -> Program:
+        """The program for all ranks."""
+        ranks = self.forests[0].topology.ranks
+        name, arguments = f"forest-{self.collective}", {"ranks": ranks, **self.arguments}
+        return CATALOG[name].function(**arguments, in_place=in_place)
+
+
+@without_inner_frames
+def synthesize(
+    collective: str,
+    topology: Topology | str,
+    *,
+    chunks: int | None = None,
+    within: float = WITHIN,
+    in_place: bool = False,
+) -> Program:
+    """A program for all ranks of a topology, along trees whose link loads come close to the
+    bandwidth bound (ForestColl, arXiv 2402.06787).
+
+    collective: allgather, reducescatter or allreduce. topology: a topology, or its name. chunks,
+    within: as for `sley.topologies.pack_forest`. Errors: T604, T612.
+    """
+    made = Synthesis.of(collective, topology_of(topology), chunks=chunks, within=within)
+    return made.program(in_place=in_place)
+
+
+def _is_symmetric(topology: Topology) -> bool:
+    """Whether every link has one of the same rate in the opposite direction."""
+    t = topology.links
+    rows = [np.column_stack((a, b, t.GBps)) for a, b in ((t.src, t.dst), (t.dst, t.src))]
+    forth, back = (one[np.lexsort(one.T)] for one in rows)
+    return bool((forth == back).all())

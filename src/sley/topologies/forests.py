@@ -1,0 +1,521 @@
+"""Forests: spanning trees from every rank that together reach the bandwidth bound of an AllGather
+on any topology; reversed, that of a ReduceScatter.
+
+The steps are ForestColl's (arXiv 2402.06787, section 5):
+
+1. *Whole trees.* Each rank's data is cut into `chunks`, one for each tree from it, and a link
+   carries whole chunks in the time of all. The data of all ranks can flow to every rank at the same
+   time exactly if it can flow to each one alone, which maximum flows tell.
+2. *Edge splitting.* The links into a switch are joined to those out of it in pairs, as long as
+   these flows stay possible, until only ranks are left.
+3. *Packing.* Trees grow edge by edge, where the flows of the trees that are not complete stay
+   possible (Edmonds 1973; Bérczi and Frank 2010).
+
+Trees go along the paths that transfers take (`Topology.paths`): a link that no pair of ranks uses,
+or a way through a switch that no pair takes, is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from sley.errors.topology import T612
+from sley.ir.graph import flow_values, strong_components
+from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, Value, frozen_array
+from sley.ir.topology import Topology
+from sley.ir.words import is_integer, is_real
+
+MOST_CHUNKS = 4096
+"""Bound on the chunks of each rank's data."""
+
+MOST_RANKS = 128
+"""Bound on the ranks of a topology: the time of packing grows with their fourth power."""
+
+WITHIN = 0.05
+"""The share of the bound's bandwidth that few trees may lack, by default: trees that come closer
+have more branches and unequal loads, and need more thread blocks than they win."""
+
+_TRIED_CHUNKS = 32
+"""The most chunks of each rank's data that are tried, if the user gives no number."""
+
+_TRIED_FORESTS = 6
+"""The most forests that are packed, each with more chunks than the one before."""
+
+_ROUNDS = 20
+"""Rounds in which the rates around vertices are made equal."""
+
+_FINE = 1 << 20
+"""Chunks of each rank's data for which whole numbers on links are as good as the links' rates."""
+
+Room: TypeAlias = dict[tuple[int, int], int]
+"""The chunks that may go from one vertex to another, for pairs of vertices with some."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Forest(Value):
+    """Spanning trees from every rank to all others.
+
+    topology: where they are. chunks: of each rank's data, which the trees from it divide.
+    weight: int64 (trees,), the chunks that each tree carries.
+    parent: int32 (trees, ranks), the rank that sends to each; NONE for the tree's root.
+    up: whether data comes up the trees, as in a ReduceScatter, not down, as in an AllGather.
+    """
+
+    topology: Topology
+    chunks: int
+    weight: LongArray
+    parent: IntArray
+    up: bool = False
+
+    @property
+    def trees(self) -> LongArray:
+        """int64 (trees, 1 + ranks): the weight of each tree, then the parent of each rank, as
+        `sley.algorithms.forest_allgather` takes them."""
+        return np.column_stack([self.weight, self.parent])
+
+    @cached_property
+    def depth(self) -> IntArray:
+        """int32 (trees, ranks): the sends between the root and each rank."""
+        depth, above = np.zeros_like(self.parent), self.parent
+        while (below := above != NONE).any():
+            depth = depth + below
+            up = np.take_along_axis(self.parent, np.maximum(above, 0), axis=1)
+            above = np.where(below, up, NONE)
+        return frozen_array(depth, np.int32)
+
+    @property
+    def height(self) -> int:
+        """The most sends between a root and a rank."""
+        return int(self.depth.max())
+
+    @cached_property
+    def loads(self) -> LongArray:
+        """int64 (links,): the chunks that each link of the topology carries."""
+        tree, rank = np.nonzero(self.parent != NONE)
+        ends = (self.parent[tree, rank], rank)
+        paths = self.topology.paths(*(ends[::-1] if self.up else ends))
+        carried = np.repeat(self.weight[tree], np.diff(paths.offset))
+        return frozen_array(np.bincount(paths.target, carried, len(self.topology.links)), np.int64)
+
+    @property
+    def algbw_GBps(self) -> float:  # noqa: N802 - a unit
+        """The data of all ranks over the time of the busiest link; infinite for one rank."""
+        busiest = float((self.loads / self.topology.links.GBps).max(initial=0))
+        return self.topology.ranks * self.chunks / busiest if busiest else float("inf")
+
+    def __repr__(self) -> str:
+        return (
+            f"Forest({self.topology.name}: {len(self.weight)} trees, height {self.height}, "
+            f"{self.algbw_GBps:.2f} GB/s)"
+        )
+
+
+def pack_forest(
+    topology: Topology,
+    *,
+    up: bool = False,
+    chunks: int | None = None,
+    within: float = WITHIN,
+) -> Forest:
+    """Trees on all ranks of a topology.
+
+    up: for a ReduceScatter, whose data comes up the trees; else for an AllGather.
+    chunks: of each rank's data; by default the fewest whose trees lack at most `within` of the
+    bound's bandwidth, or of several numbers up to 32 the one with the most bandwidth. Where
+    switches can't be split along the paths of transfers without loss, trees stay below the bound.
+    Errors: T612.
+    """
+    right = chunks is None or (is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS)
+    if not right or not (is_real(within) and 0 <= within < 1):
+        expected = f"chunks from 1 to {MOST_CHUNKS}, within a share of the bound from 0 to 1"
+        raise T612.error(expected=expected, found=f"chunks={chunks!r}, within={within!r}")
+    if topology.ranks > MOST_RANKS:
+        raise T612.error(
+            expected=f"at most {MOST_RANKS} ranks",
+            found=f"{topology.name}: {topology.ranks}",
+            remedy="Synthesize for fewer nodes.",
+        )
+    if topology.ranks == 1:
+        return Forest(topology, 1, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
+    graph = _Ways.of(topology)
+    graph = graph.reversed() if up else graph
+    bound = topology.ranks * _FINE / graph.least_time(_FINE)
+    # The fine time is up to a millionth too long.
+    least, tries = bound * (1 - within - 1e-6), 0
+    best: Forest | None = None
+    for number in range(1, _TRIED_CHUNKS + 1) if chunks is None else (chunks,):
+        time = graph.least_time(number)
+        last = number in (chunks, _TRIED_CHUNKS)
+        if topology.ranks * number / time < least and not (last and best is None):
+            continue
+        weight, parent = _least_forest(graph, number, time)
+        columns = frozen_array(weight, np.int64), frozen_array(parent, np.int32)
+        found = Forest(topology, number, *columns, up)
+        if best is None or found.algbw_GBps > best.algbw_GBps * (1 + 1e-9):
+            best = found
+        tries += 1
+        if best.algbw_GBps >= least or tries == _TRIED_FORESTS:
+            break
+    assert best is not None
+    return best
+
+
+def _least_forest(graph: _Ways, chunks: int, time: float) -> tuple[list[int], list[list[int]]]:
+    """The trees with the shortest time, from `time` on, that splitting and packing find."""
+    found, step, low = graph.forest(chunks, time), 1.02, time
+    # Ends: with more and more time every link has room for all chunks.
+    while found is None:
+        low, time = time, time * step
+        step *= step
+        found = graph.forest(chunks, time)
+    for _ in range(5 if low < time else 0):
+        middle = (low + time) / 2
+        better = graph.forest(chunks, middle)
+        if better is None:
+            low = middle
+        else:
+            time, found = middle, better
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Ways:
+    """The links that transfers use, between vertices that they pass.
+
+    ranks: on the first vertices. vertices: how many; a vertex of the topology that transfers pass
+    in several ways which share no link is one for each of these. src, dst: int64 (links,).
+    GBps: float64 (links,), as `_balanced` limits them. node, place: of each rank, its node, and its
+    place among the node's. passes: the pairs of ranks (source, destination) that pass each vertex.
+    """
+
+    ranks: int
+    vertices: int
+    src: LongArray
+    dst: LongArray
+    GBps: FloatArray
+    node: list[int]
+    place: list[int]
+    passes: Mapping[int, set[tuple[int, int]]]
+
+    @classmethod
+    def of(cls, topology: Topology) -> _Ways:
+        ranks, links = topology.ranks, topology.links
+        src, dst = np.indices((ranks, ranks), np.int32).reshape(2, -1)
+        linked = topology.are_linked(src, dst)
+        src, dst = src[linked], dst[linked]
+        paths = topology.paths(src, dst)
+        follows = np.ones(len(paths.target), bool)
+        follows[paths.offset[:-1]] = False
+        at = np.flatnonzero(follows)
+        # Of two links that follow each other, the first one's end and the other's start are one.
+        count = len(links)
+        before, after = paths.target[at - 1] + count, paths.target[at].astype(np.int64)
+        both = np.unique(np.stack([before, after]), axis=1)
+        group = strong_components(2 * count, both.ravel(), both[::-1].ravel())
+        used = np.unique(paths.target).astype(np.int64)
+        inner = np.unique(
+            np.concatenate(
+                [
+                    group[used][links.src[used] >= ranks],
+                    group[used + count][links.dst[used] >= ranks],
+                ]
+            )
+        )
+        own = np.searchsorted(inner, group) + ranks
+        start = np.where(links.src[used] < ranks, links.src[used], own[used])
+        end = np.where(links.dst[used] < ranks, links.dst[used], own[used + count])
+        passes = defaultdict[int, set[tuple[int, int]]](set)
+        pair = np.repeat(np.arange(len(src)), np.diff(paths.offset))[at]
+        columns = (own[paths.target[at]], src[pair], dst[pair])
+        for vertex, a, b in zip(*(c.tolist() for c in columns), strict=True):
+            passes[vertex].add((a, b))
+        node = topology.node.tolist()
+        seen = defaultdict[int, int](int)
+        place = []
+        for one in node:
+            place.append(seen[one])
+            seen[one] += 1
+        vertices = ranks + len(inner)
+        GBps = _balanced(ranks, vertices, start, end, links.GBps[used])  # noqa: N806 - a unit
+        return cls(ranks, vertices, start, end, GBps, node, place, passes)
+
+    def reversed(self) -> _Ways:
+        """The graph with the direction of every link reversed."""
+        passes = {v: {(b, a) for a, b in pairs} for v, pairs in self.passes.items()}
+        return replace(self, src=self.dst, dst=self.src, passes=passes)
+
+    def room(self, time: float) -> Room:
+        """The whole chunks that links carry in a time, a chunk being 1 at 1 GB/s."""
+        found: Room = defaultdict(int)
+        # A chunk that just fits must not be lost by rounding.
+        whole = np.floor(self.GBps * time * (1 + 1e-9)).astype(np.int64)
+        for a, b, c in zip(self.src.tolist(), self.dst.tolist(), whole.tolist(), strict=True):
+            found[a, b] += c
+        return {link: c for link, c in found.items() if c}
+
+    def suffices(self, room: Room, chunks: int) -> bool:
+        """Whether `chunks` from every rank can flow to each rank."""
+        ends = np.array(list(room), np.int64).reshape(-1, 2)
+        every, need = np.arange(self.ranks), self.ranks * chunks
+        values = flow_values(
+            self.vertices + 1,
+            np.concatenate([ends[:, 0], np.full(self.ranks, self.vertices)]),
+            np.concatenate([ends[:, 1], every]),
+            np.concatenate([np.array(list(room.values()), np.int64), np.full(self.ranks, chunks)]),
+            self.vertices,
+            every,
+            need,
+        )
+        return bool((values >= need).all())
+
+    def least_time(self, chunks: int) -> float:
+        """The shortest time, to about 1e-7, whose room suffices."""
+        into = np.bincount(self.dst, self.GBps, self.vertices)[: self.ranks]
+        low = high = (self.ranks - 1) * chunks / float(into.min())
+        # Ends: with more and more time every link has room for all chunks.
+        while not self.suffices(self.room(high), chunks):
+            low, high = high, 1.5 * high
+        while high - low > 1e-7 * high:
+            middle = (low + high) / 2
+            if self.suffices(self.room(middle), chunks):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def forest(self, chunks: int, time: float) -> tuple[list[int], list[list[int]]] | None:
+        """Weights and parents of trees in the room of a time; None if it is too small for how
+        switches are split here."""
+        room: Room | None = self.room(time)
+        degree = np.bincount(np.concatenate([self.src, self.dst]), minlength=self.vertices)
+        # Small vertices first: from cards, the links of ranks come to the network.
+        for vertex in sorted(range(self.ranks, self.vertices), key=degree.__getitem__):
+            if room is not None:
+                room = self._split(room, vertex, chunks)
+        return None if room is None else _pack(self.ranks, chunks, room)
+
+    def _split(self, room: Room, vertex: int, chunks: int) -> Room | None:
+        """The room without a vertex, whose links in and out are joined; None if that leaves too
+        little."""
+        ins = {a: c for (a, b), c in room.items() if b == vertex}
+        outs = {b: c for (a, b), c in room.items() if a == vertex}
+        rest = {link: c for link, c in room.items() if vertex not in link}
+        pairs = self._preferred(vertex, ins, outs)
+        for words in (2, 1, 0):
+            joined = dict(rest)
+            for (a, b), amount in _divided(pairs, ins, outs, words):
+                joined[a, b] = joined.get((a, b), 0) + amount
+            if self.suffices(joined, chunks):
+                return joined
+        # Else pair by pair, each as much as leaves enough.
+        for _, a, b in pairs:
+            low, high = 0, min(room.get((a, vertex), 0), room.get((vertex, b), 0))
+            most = high
+            while low < most:
+                if self.suffices(_joined(room, a, vertex, b, high), chunks):
+                    low = high
+                else:
+                    most = high - 1
+                high = (low + most + 1) // 2
+            if low:
+                room = _joined(room, a, vertex, b, low)
+        rest = {link: c for link, c in room.items() if vertex not in link}
+        return rest if self.suffices(rest, chunks) else None
+
+    def _preferred(
+        self, vertex: int, ins: Iterable[int], outs: Iterable[int]
+    ) -> list[tuple[tuple[int, ...], int, int]]:
+        """The pairs of ends of a vertex's links in and out, the preferred first, with their order:
+        of ranks, those in other nodes, and there those in the same place. Without the pairs of
+        ranks that don't pass the vertex."""
+        found = []
+        for i, a in enumerate(sorted(ins)):
+            for j, b in enumerate(sorted(outs)):
+                if a == b:
+                    continue
+                if max(a, b) >= self.ranks:
+                    found.append(((2, 0, 0, j - i), a, b))
+                elif (a, b) in self.passes[vertex]:
+                    nodes, places = (self.node[b] - self.node[a], self.place[b] - self.place[a])
+                    order = (nodes == 0, places != 0, nodes % self.ranks, places % self.ranks)
+                    found.append((order, a, b))
+        return sorted(found)
+
+
+def _balanced(
+    ranks: int, vertices: int, src: LongArray, dst: LongArray, rates: FloatArray
+) -> FloatArray:
+    """float64 (links,): the rates, limited where the links into a vertex that only forwards carry
+    more than those out of it, or less: a flow to one rank could use all of a card that several
+    ranks share, but trees to all of them can't."""
+    rates = rates.copy()
+    # Ends: rates only fall, and where they still would after this many rounds, trees carry less.
+    for _ in range(_ROUNDS):
+        before = rates.copy()
+        for vertex in range(ranks, vertices):
+            sides = [np.flatnonzero(ends == vertex) for ends in (src, dst)]
+            least = min(float(rates[side].sum()) for side in sides)
+            for side in sides:
+                order = side[np.argsort(rates[side])]
+                left = least
+                # The slowest links keep their rates while an equal share of the rest is more.
+                for at, link in enumerate(order):
+                    rates[link] = min(rates[link], left / (len(order) - at))
+                    left -= rates[link]
+        if np.allclose(rates, before, rtol=1e-9):
+            break
+    return rates
+
+
+def _joined(room: Room, a: int, vertex: int, b: int, amount: int) -> Room:
+    """The room after `amount` of the links from `a` to a vertex and from there to `b` are one."""
+    made = dict(room)
+    for link, change in (((a, vertex), -amount), ((vertex, b), -amount), ((a, b), amount)):
+        made[link] = made.get(link, 0) + change
+    return {link: c for link, c in made.items() if c}
+
+
+def _divided(
+    pairs: list[tuple[tuple[int, ...], int, int]],
+    ins: Mapping[int, int],
+    outs: Mapping[int, int],
+    words: int,
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """What each pair gets of the links in and out, if all pairs get about as much of which the
+    first `words` of the order are equal, the preferred ones first."""
+    left = ({**ins}, {**outs})
+    classes = defaultdict[tuple[int, ...], list[tuple[int, int]]](list)
+    for order, a, b in pairs:
+        classes[order[:words]].append((a, b))
+    for _, members in sorted(classes.items()):
+        # Ends: each round takes at least 1 of what is left.
+        while members := [(a, b) for a, b in members if left[0][a] and left[1][b]]:
+            users = [defaultdict[int, int](int), defaultdict[int, int](int)]
+            for ends in members:
+                for side, end in enumerate(ends):
+                    users[side][end] += 1
+            shares = [
+                min(left[side][end] // users[side][end] for side, end in enumerate(ends))
+                for ends in members
+            ]
+            for (a, b), share in zip(members, shares, strict=True):
+                amount = min(max(share, 1), left[0][a], left[1][b])
+                if amount:
+                    left[0][a] -= amount
+                    left[1][b] -= amount
+                    yield (a, b), amount
+
+
+@dataclass(frozen=True)
+class _Growing:
+    """Equal trees that grow together. weight: how many. parent, depth: of the ranks that they have
+    reached."""
+
+    root: int
+    weight: int
+    parent: dict[int, int]
+    depth: dict[int, int]
+
+
+def _pack(ranks: int, chunks: int, room: Room) -> tuple[list[int], list[list[int]]] | None:
+    """Weights and parents of `chunks` trees from each rank in the room between ranks; None if there
+    are none, since their flows are not possible."""
+    left = np.zeros((ranks, ranks), np.int64)
+    for link, amount in room.items():
+        left[link] = amount
+    waiting = [_Growing(root, chunks, {root: NONE}, {root: 0}) for root in reversed(range(ranks))]
+    weights, parents = [], []
+    while waiting:
+        trees = waiting.pop()
+        others = _Others(waiting, left)
+        while len(trees.parent) < ranks:
+            most, edge = 0, (NONE, NONE)
+            for a, b in _edges_out(trees, left):
+                amount = others.most(a, b, trees.weight)
+                if amount > most:
+                    most, edge = amount, (a, b)
+                if most == trees.weight:
+                    break
+            if not most:
+                return None
+            if most < trees.weight:  # the edge is for some of the trees
+                more = trees.weight - most
+                waiting.append(_Growing(trees.root, more, {**trees.parent}, {**trees.depth}))
+                trees = replace(trees, weight=most)
+                others = _Others(waiting, left)
+            a, b = edge
+            left[edge] -= most
+            trees.parent[b], trees.depth[b] = a, trees.depth[a] + 1
+        weights.append(trees.weight)
+        parents.append([trees.parent[rank] for rank in range(ranks)])
+    return weights, parents
+
+
+def _edges_out(trees: _Growing, left: LongArray) -> Iterable[tuple[int, int]]:
+    """The edges by which trees may grow: low ones first, then those with the most room, then those
+    to the next ranks."""
+    inside = np.zeros(len(left), bool)
+    inside[list(trees.parent)] = True
+    src, dst = np.nonzero(left * inside[:, None] * ~inside)
+    edges = zip(src.tolist(), dst.tolist(), left[src, dst].tolist(), strict=True)
+    ranks = len(left)
+    order = [(trees.depth[a], -room, (b - a) % ranks, a, b) for a, b, room in edges]
+    return ((a, b) for *_, a, b in sorted(order))
+
+
+class _Others:
+    """The trees that wait while some grow, and the room that they will need.
+
+    All can still be completed if into every set S of ranks fit as many chunks as there are trees
+    without a rank in S (Edmonds 1973). By an edge (a, b), growing trees take room from the sets
+    with b and without a. The flow from a to b of the room, and of one for each waiting tree that it
+    fills from where the tree is, shows the tightest of these sets.
+    """
+
+    def __init__(self, waiting: list[_Growing], left: LongArray) -> None:
+        self._left = left
+        self._needed = sum(trees.weight for trees in waiting)
+        self._roots = defaultdict[int, int](int)
+        src, dst, room = list[int](), list[int](), list[int]()
+        self._partial = [trees for trees in waiting if len(trees.parent) > 1]
+        for trees in waiting:
+            if len(trees.parent) == 1:
+                self._roots[trees.root] += trees.weight
+        for extra, trees in enumerate(self._partial, len(left)):
+            src += [extra] * len(trees.parent)
+            dst += trees.parent
+            room += [trees.weight] * len(trees.parent)
+        # From the edge's source to the roots of trees, and to what stands for trees that grew.
+        starts = [*self._roots.items()]
+        starts += [(extra, t.weight) for extra, t in enumerate(self._partial, len(left))]
+        self._starts = np.array(starts, np.int64).reshape(-1, 2).T
+        self._extra = tuple(np.array(column, np.int64) for column in (src, dst, room))
+
+    def most(self, a: int, b: int, weight: int) -> int:
+        """How many of `weight` growing trees may take the edge from a to b."""
+        wanted = min(weight, int(self._left[a, b]))
+        to, amount = self._starts
+        src, dst = np.nonzero(self._left)
+        columns = (
+            (src, np.full(len(to), a), self._extra[0]),
+            (dst, to, self._extra[1]),
+            (self._left[src, dst], amount, self._extra[2]),
+        )
+        src, dst, room = (np.concatenate(parts) for parts in columns)
+        useful = (src != dst) & (dst != a)
+        found = flow_values(
+            len(self._left) + len(self._partial),
+            src[useful],
+            dst[useful],
+            room[useful],
+            a,
+            np.array([b]),
+            self._needed + wanted,
+        )
+        return max(0, min(wanted, int(found[0]) - self._needed))

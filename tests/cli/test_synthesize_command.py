@@ -1,0 +1,40 @@
+"""sley synthesize: a program for a topology, as a file and as numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sley.cli import main
+
+
+def sley(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce"])
+def test_the_program_is_written_and_compiled_again(collective: str, tmp_path: Path) -> None:
+    file = tmp_path / "trees.py"
+    made = ("synthesize", collective, "--topology", "2x2", "--size", "1M", "-o", file)
+    result = sley(*made, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["program"] == f"forest-{collective}"
+    assert found["algbw_GBps"] <= found["bound_GBps"] * (1 + 1e-9)
+    assert 0 < found["simulated"]["of_bound"] <= 1
+    again = sley("compile", file, "--json")
+    assert again.exit_code == 0, again.output
+    named = sley("compile", f"forest-{collective}", "--topology", "2x2", "--in-place", "--json")
+    plans = [json.loads(one.stdout)["plan"] for one in (again, named)]
+    assert plans[0]["instructions"] == plans[1]["instructions"]
+
+
+def test_a_topology_without_room_for_trees_is_refused() -> None:
+    for made in (("synthesize", "allgather"), ("compile", "forest-allgather")):
+        result = sley(*made, "--topology", "ndv4:20")
+        assert result.exit_code == 1
+        assert "T612" in result.stderr
+        assert "160" in result.stderr

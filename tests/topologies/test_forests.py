@@ -1,0 +1,278 @@
+"""Forests: trees from every rank whose link loads reach the bound, and never exceed it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+import sley
+from sley import Protocol, SleyError, Topology, topologies
+from sley.algorithms import CATALOG
+from sley.compiler.synthesis import Synthesis
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.tables import NONE
+from sley.ir.topology import Builder
+from sley.model.bounds import Bounds
+from sley.topologies import Forest, pack_forest
+from support.generators.examples import examples
+
+COLLECTIVES = {
+    "allgather": sley.AllGather,
+    "reducescatter": sley.ReduceScatter,
+    "allreduce": sley.AllReduce,
+}
+
+
+def check_trees(forest: Forest) -> None:
+    """Each rank's trees divide its chunks and reach every rank."""
+    ranks, shares = forest.topology.ranks, [0] * forest.topology.ranks
+    for weight, parent in zip(forest.weight.tolist(), forest.parent.tolist(), strict=True):
+        (root,) = (rank for rank in range(ranks) if parent[rank] == NONE)
+        shares[root] += weight
+        for rank in range(ranks):
+            seen = [rank]
+            while (above := parent[seen[-1]]) != NONE:
+                assert above not in seen
+                seen.append(above)
+            assert seen[-1] == root
+    assert shares == [forest.chunks] * ranks
+
+
+def bandwidth(forest: Forest) -> float:
+    """The bandwidth of an AllGather by the paths of each tree's transfers, one after another."""
+    topology = forest.topology
+    loads = [0] * len(topology.links)
+    for weight, parent in zip(forest.weight.tolist(), forest.parent.tolist(), strict=True):
+        for rank, above in enumerate(parent):
+            if above != NONE:
+                for link in topology.paths([above], [rank]).target.tolist():
+                    loads[link] += weight
+    rates = topology.links.GBps.tolist()
+    time = max(load / rate for load, rate in zip(loads, rates, strict=True))
+    return topology.ranks * forest.chunks / time
+
+
+def narrowest(topology: Topology) -> Fraction:
+    """The bandwidth of an AllGather that no cut of direct links exceeds, by all cuts."""
+    ranks, links = topology.ranks, topology.links
+    rows = list(zip(links.src.tolist(), links.dst.tolist(), links.GBps.tolist(), strict=True))
+    shares = []
+    for size in range(1, ranks):
+        for inside in combinations(range(ranks), size):
+            leaving = sum(Fraction(r) for a, b, r in rows if a in inside and b not in inside)
+            shares.append(leaving / size)
+    return ranks * min(shares)
+
+
+def along_paths(topology: Topology) -> float:
+    """The most bandwidth of an AllGather whose transfers take the topology's paths: the rates of
+    pairs of ranks fit on the links, and with these rates each rank's data can flow to every rank
+    (Edmonds 1973), as one linear program."""
+    ranks = topology.ranks
+    src, dst = (ends.ravel() for ends in np.indices((ranks, ranks), np.int32))
+    linked = topology.are_linked(src, dst)
+    src, dst = src[linked], dst[linked]
+    pairs, paths = len(src), topology.paths(src, dst)
+    uses = np.zeros((len(topology.links), pairs))
+    uses[paths.target, np.repeat(np.arange(pairs), np.diff(paths.offset))] = 1
+    # Variables: the rate of each pair, the flow of each pair to each rank, the data of each rank.
+    width = pairs * (1 + ranks) + 1
+    below = [np.pad(uses, ((0, 0), (0, width - pairs)))]
+    limits = [topology.links.GBps]
+    equal = []
+    for sink in range(ranks):
+        first = pairs * (1 + sink)
+        part = np.zeros((pairs, width))
+        part[:, first : first + pairs] = np.eye(pairs)
+        part[:, :pairs] = -np.eye(pairs)
+        below.append(part)
+        limits.append(np.zeros(pairs))
+        for rank in range(ranks):
+            if rank != sink:
+                row = np.zeros(width)
+                row[first : first + pairs] = 1.0 * (src == rank) - (dst == rank)
+                row[-1] = -1
+                equal.append(row)
+    goal = np.zeros(width)
+    goal[-1] = -1
+    found = linprog(
+        goal,
+        np.concatenate(below),
+        np.concatenate(limits),
+        np.array(equal),
+        np.zeros(len(equal)),
+    )
+    return float(-found.fun * ranks)
+
+
+@st.composite
+def direct_topologies(draw: st.DrawFn) -> Topology:
+    """A ring with further links, in both directions or, with other rates, in one."""
+    ranks = draw(st.integers(2, 6))
+    pair = st.tuples(st.integers(0, ranks - 1), st.integers(0, ranks - 1))
+    more = draw(st.lists(pair.filter(lambda ends: ends[0] != ends[1]), max_size=10))
+    ring = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    both = draw(st.booleans())
+    return Topology.from_links("drawn", ranks, ring + more, both_ways=both, GBps=20.0)
+
+
+@st.composite
+def switched_topologies(draw: st.DrawFn) -> Topology:
+    """Nodes of GPUs around switches, with cards that GPUs share, and direct links in a node."""
+    nodes, gpus = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    node = np.repeat(np.arange(nodes), gpus)
+    rank, rate = np.arange(nodes * gpus), st.sampled_from([5.0, 10.0, 12.0, 30.0])
+    builder = Builder("drawn", node)
+    if gpus > 1 or nodes == 1:
+        switch = builder.add(VertexKind.SWITCH, np.arange(nodes))
+        builder.both(rank, switch[node], LinkKind.NVLINK, 25.0, draw(rate))
+    if gpus > 2 and draw(st.booleans()):
+        builder.both(rank[::gpus], rank[1::gpus], LinkKind.NVLINK, 25.0, draw(rate))
+    if nodes > 1:
+        shared = draw(st.sampled_from([n for n in range(1, gpus + 1) if gpus % n == 0]))
+        cards = builder.add(VertexKind.NIC, np.repeat(np.arange(nodes), gpus // shared))
+        builder.both(rank, cards[rank // shared], LinkKind.PCIE, 25.0, draw(rate))
+        network = builder.add(VertexKind.NETWORK, [NONE])
+        builder.both(cards, np.full(len(cards), network[0]), LinkKind.NETWORK, 25.0, draw(rate))
+    return builder.topology()
+
+
+@examples(60)
+@given(direct_topologies(), st.integers(1, 8))
+def test_trees_reach_what_the_narrowest_cut_allows(topology: Topology, chunks: int) -> None:
+    """With whole chunks on links there is no better forest, with enough chunks none at all."""
+    forest = pack_forest(topology, chunks=chunks)
+    check_trees(forest)
+    most = float(narrowest(topology))
+    assert forest.algbw_GBps == pytest.approx(bandwidth(forest))
+    assert forest.algbw_GBps <= most * (1 + 1e-9)
+    # A cut has room for all chunks that cross it if each of its links has the room of one more.
+    links = topology.links
+    degree = np.bincount(links.src).max()
+    rate = links.GBps.min()
+    least = 1 / (1 / most + degree / rate / (topology.ranks * chunks))
+    assert forest.algbw_GBps >= least * (1 - 1e-6)
+    exact = pack_forest(topology, within=0)
+    assert exact.algbw_GBps >= 0.95 * most
+
+
+@examples(60)
+@given(switched_topologies(), st.sampled_from(list(COLLECTIVES)))
+def test_trees_stay_within_the_bound_behind_switches(topology: Topology, collective: str) -> None:
+    """Trees are proven programs, and as fast as their links say."""
+    if topology.ranks == 1:
+        return
+    made = Synthesis.of(collective, topology)
+    for forest in made.forests:
+        check_trees(forest)
+    bounds = Bounds.of(COLLECTIVES[collective](topology.ranks), topology)
+    assert made.algbw_GBps <= bounds.algbw_GBps * (1 + 1e-9)
+    if collective == "allgather":  # links are symmetric
+        most = along_paths(topology)
+        assert 0.9 * most <= made.algbw_GBps <= most * (1 + 1e-6)
+
+
+@examples(25)
+@given(
+    st.one_of(direct_topologies(), switched_topologies()),
+    st.sampled_from(list(COLLECTIVES)),
+    st.booleans(),
+    st.sampled_from(["msccl", "hpds"]),
+)
+def test_programs_along_trees_are_proven(
+    topology: Topology, collective: str, in_place: bool, schedule: str
+) -> None:
+    if topology.ranks > 1:
+        program = sley.synthesize(collective, topology, chunks=3, in_place=in_place)
+        sley.verify(sley.compile(program, topology=topology, schedule=schedule))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_trees_move_the_data(collective: str, in_place: bool) -> None:
+    """Trees with inner ranks and shares of different sizes, run on processes."""
+    program = sley.synthesize(collective, "dgx1", chunks=6, in_place=in_place)
+    plan = sley.compile(program, topology="dgx1", protocol=Protocol.SIMPLE)
+    (row,) = sley.run(plan, "48K", dtype="int32")
+    assert row.wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "height"),
+    [
+        *(("ndv4", 1.0, 1), ("dgx-h100", 1.0, 1), ("mi300x", 1.0, 1), ("2x4", 1.0, 2)),
+        *(("ndv4:2", 0.97, 2), ("dgx1", 0.95, 5), ("dgx1:2", 1.0, 3), ("ndv4:4", 1.0, 2)),
+    ],
+)
+def test_few_trees_suffice_for_machines(name: str, share: float, height: int) -> None:
+    forest = pack_forest(topologies.find(name))
+    check_trees(forest)
+    bounds = Bounds.of(sley.AllGather(forest.topology.ranks), forest.topology)
+    assert forest.algbw_GBps >= share * bounds.algbw_GBps * (1 - 1e-6)
+    assert forest.height <= height
+
+
+def test_more_chunks_come_closer() -> None:
+    """Rates without a common measure need many chunks."""
+    bounds = Bounds.of(sley.AllGather(16), "ndv4:2")
+    shares = [
+        pack_forest(topologies.ndv4(2), within=within).algbw_GBps / bounds.algbw_GBps
+        for within in (0.05, 0.01)
+    ]
+    assert 0.95 <= shares[0] < 0.99 <= shares[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ({"collective": "alltoall"}, "'alltoall'"),
+        ({"chunks": 0}, "chunks=0"),
+        ({"chunks": 2.5}, "chunks=2.5"),
+        ({"within": 1.0}, "within=1.0"),
+        ({"within": "few"}, "within='few'"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], found: str) -> None:
+    with pytest.raises(SleyError, match=found) as info:
+        sley.synthesize(**{"collective": "allgather", "topology": "2x2", **arguments})
+    assert info.value.code == "T612"
+
+
+def test_too_many_ranks_are_refused() -> None:
+    with pytest.raises(SleyError, match="T612") as info:
+        pack_forest(topologies.ndv4(17))
+    assert "136" in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "trees",
+    [
+        [[1, -1, 0]],  # none from rank 1
+        [[1, -1, 0], [2, 1, -1]],  # more from rank 1
+        [[0, -1, 0], [0, 1, -1]],  # without chunks
+        [[1, -1, -1], [1, 1, -1]],  # two roots
+        [[1, -1, 2], [1, 1, -1]],  # a parent that is no rank
+        [[1, -1], [1, 1, -1]],
+        "trees",
+        [[1.5, -1, 0], [1.5, 1, -1]],
+    ],
+)
+def test_rows_that_are_no_forest_are_refused(trees: Any) -> None:
+    for name in COLLECTIVES:
+        with pytest.raises(SleyError) as info:
+            CATALOG[f"forest-{name}"].function(2, trees=trees)
+        assert info.value.code == "L138"
+
+
+def test_a_cycle_beside_the_root_is_refused() -> None:
+    rows = [[1, *(-1 if rank == root else 0 for rank in range(3))] for root in range(3)]
+    rows[0] = [1, -1, 2, 1]  # ranks 1 and 2 send to each other
+    with pytest.raises(SleyError, match="L138"):
+        sley.algorithms.forest_allgather(3, trees=rows)
