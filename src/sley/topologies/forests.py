@@ -425,48 +425,53 @@ class _Growing:
 
 def _pack(ranks: int, chunks: int, room: Room) -> tuple[list[int], list[list[int]]] | None:
     """Weights and parents of `chunks` trees from each rank in the room between ranks; None if there
-    are none, since their flows are not possible."""
+    are none, since their flows are not possible.
+
+    All trees grow by one level after the other: the last ones would else be left with long ways.
+    """
     left = np.zeros((ranks, ranks), np.int64)
     for link, amount in room.items():
         left[link] = amount
     waiting = [_Growing(root, chunks, {root: NONE}, {root: 0}) for root in reversed(range(ranks))]
-    weights, parents = [], []
-    while waiting:
-        trees = waiting.pop()
-        others = _Others(waiting, left)
-        while len(trees.parent) < ranks:
-            most, edge = 0, (NONE, NONE)
-            for a, b in _edges_out(trees, left):
-                amount = others.most(a, b, trees.weight)
-                if amount > most:
-                    most, edge = amount, (a, b)
-                if most == trees.weight:
-                    break
-            if not most:
-                return None
-            if most < trees.weight:  # the edge is for some of the trees
-                more = trees.weight - most
-                waiting.append(_Growing(trees.root, more, {**trees.parent}, {**trees.depth}))
-                trees = replace(trees, weight=most)
-                others = _Others(waiting, left)
-            a, b = edge
-            left[edge] -= most
-            trees.parent[b], trees.depth[b] = a, trees.depth[a] + 1
-        weights.append(trees.weight)
-        parents.append([trees.parent[rank] for rank in range(ranks)])
-    return weights, parents
+    done = list[_Growing]()
+    for level in range(ranks):
+        grown = list[_Growing]()
+        while waiting:
+            trees = waiting.pop()
+            others = _Others([*waiting, *grown], left)
+            # Ends: each edge adds a rank, and no tree gets more than all.
+            while (found := _next_edge(trees, others, level)) is not None:
+                most, a, b = found
+                if most < trees.weight:  # the edge is for some of the trees
+                    more = trees.weight - most
+                    waiting.append(_Growing(trees.root, more, {**trees.parent}, {**trees.depth}))
+                    trees = replace(trees, weight=most)
+                    others = _Others([*waiting, *grown], left)
+                left[a, b] -= most
+                trees.parent[b], trees.depth[b] = a, level + 1
+            (done if len(trees.parent) == ranks else grown).append(trees)
+        waiting = grown[::-1]
+    if waiting:
+        return None
+    parents = [[trees.parent[rank] for rank in range(ranks)] for trees in done]
+    return [trees.weight for trees in done], parents
 
 
-def _edges_out(trees: _Growing, left: LongArray) -> Iterable[tuple[int, int]]:
-    """The edges by which trees may grow: low ones first, then those with the most room, then those
-    to the next ranks."""
-    inside = np.zeros(len(left), bool)
-    inside[list(trees.parent)] = True
-    src, dst = np.nonzero(left * inside[:, None] * ~inside)
-    edges = zip(src.tolist(), dst.tolist(), left[src, dst].tolist(), strict=True)
-    ranks = len(left)
-    order = [(trees.depth[a], -room, (b - a) % ranks, a, b) for a, b, room in edges]
-    return ((a, b) for *_, a, b in sorted(order))
+def _next_edge(trees: _Growing, others: _Others, level: int) -> tuple[int, int, int] | None:
+    """An edge (amount, source, destination) from a rank of a level by which as many of some equal
+    trees as possible may grow: of those with the most room, the one to the next rank. None if none
+    may grow."""
+    left, ranks, best = others.left, len(others.left), None
+    src = [rank for rank, depth in trees.depth.items() if depth == level]
+    dst = [rank for rank in range(ranks) if rank not in trees.parent]
+    edges = [(-int(left[a, b]), (b - a) % ranks, a, b) for a in src for b in dst if left[a, b]]
+    for *_, a, b in sorted(edges):
+        amount = others.most(a, b, trees.weight)
+        if amount > (best[0] if best else 0):
+            best = amount, a, b
+        if amount == trees.weight:
+            break
+    return best
 
 
 class _Others:
@@ -479,7 +484,7 @@ class _Others:
     """
 
     def __init__(self, waiting: list[_Growing], left: LongArray) -> None:
-        self._left = left
+        self.left = left
         self._needed = sum(trees.weight for trees in waiting)
         self._roots = defaultdict[int, int](int)
         src, dst, room = list[int](), list[int](), list[int]()
@@ -499,18 +504,18 @@ class _Others:
 
     def most(self, a: int, b: int, weight: int) -> int:
         """How many of `weight` growing trees may take the edge from a to b."""
-        wanted = min(weight, int(self._left[a, b]))
+        wanted = min(weight, int(self.left[a, b]))
         to, amount = self._starts
-        src, dst = np.nonzero(self._left)
+        src, dst = np.nonzero(self.left)
         columns = (
             (src, np.full(len(to), a), self._extra[0]),
             (dst, to, self._extra[1]),
-            (self._left[src, dst], amount, self._extra[2]),
+            (self.left[src, dst], amount, self._extra[2]),
         )
         src, dst, room = (np.concatenate(parts) for parts in columns)
         useful = (src != dst) & (dst != a)
         found = flow_values(
-            len(self._left) + len(self._partial),
+            len(self.left) + len(self._partial),
             src[useful],
             dst[useful],
             room[useful],
