@@ -182,3 +182,14 @@ def test_the_order_costs_little_on_devices(kind: str) -> None:
             for made in (without, ordered)
         ]
         assert times[1] <= times[0] * 1.1, (size, times)
+
+
+@pytest.mark.slow
+def test_a_root_in_the_middle_gets_no_chain() -> None:
+    """The last rank would send it the sum, beside the part that it adds to."""
+    limits = DeviceLimits(topology="dgx-h100")
+    made = Plans(hosts_of(8), devices=limits, same_bits=True)
+    names = [
+        made.find("reduce", 1 << 30, in_place=True, root=root).plan.name for root in (0, 1, 6, 7)
+    ]
+    assert names == ["ring-reduce", "all-pairs-reduce", "all-pairs-reduce", "ring-reduce"]

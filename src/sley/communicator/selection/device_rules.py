@@ -116,10 +116,13 @@ def device_rows(
     disk: bool,
     either_place: bool = False,
     same_bits: SameBits = False,
+    root: int = 0,
 ) -> list[PlanRow]:
     """What runs for a kind of call: rows without place and root, by ascending ends of sizes; the
-    last one has no end. Plans for root 0 are compared, for all roots.
+    last one has no end.
 
+    root: the one whose plans are compared, for all roots; in one order for itself, or if it is
+    neither the first nor the last rank, whose sum the last one sends, for all such.
     disk: whether the result of the search is kept in the cache on disk. either_place: compares
     only algorithms whose plans can be right in either place (`places`), by those out of place;
     otherwise all, by those in place. same_bits: compares only algorithms that sum in one order, and
@@ -127,7 +130,8 @@ def device_rows(
     for every algorithm, N658 if none sums in this order.
     """
     with _LOCK:  # one is enough for ranks that are threads
-        return _rows(CALLS[kind].name, ranks, limits, disk, either_place, same_bits)
+        middle = bool(same_bits) and 0 < root < ranks - 1
+        return _rows(CALLS[kind].name, ranks, limits, disk, either_place, same_bits, int(middle))
 
 
 @cache
@@ -138,6 +142,7 @@ def _rows(
     disk: bool,
     either_place: bool,
     same_bits: SameBits,
+    root: int,
 ) -> list[PlanRow]:
     from sley.communicator.selection.plan_cache import cached_choice
 
@@ -145,12 +150,16 @@ def _rows(
 
     def found() -> str:
         programs = {
-            how: _programs(collective, ranks, machine, how if either_place else None, same_bits)
+            how: _programs(
+                collective, ranks, machine, how if either_place else None, same_bits, root
+            )
             for how in (Allocation.INSTANCE, Allocation.CONNECTION)
         }
         return json.dumps(_found(programs, limits, machine, same_bits))
 
-    state = hashlib.sha256(pickle.dumps((limits, machine, either_place, same_bits))).hexdigest()
+    state = hashlib.sha256(
+        pickle.dumps((limits, machine, either_place, same_bits, root))
+    ).hexdigest()
     request = f"{collective} {ranks} {state}"
     rows = json.loads(cached_choice(request, found) if disk else found())
     return [
@@ -244,12 +253,14 @@ def _programs(
     machine: Topology,
     either_place: Allocation | None,
     same_bits: SameBits,
+    root: int,
 ) -> list[Program]:
     """The algorithms for a collective that the machine links, without those for switches: with a
     process for each rank no switch runs them.
 
     either_place: an allocation whose plans must be right in either place, or None. Blocks that send
     to all peers before they receive make more of them right. same_bits, errors: as `device_rows`.
+    root: the one whose plans are compared.
     """
     from sley.communicator.selection.places import in_either_place
     from sley.compiler import compile
@@ -261,14 +272,17 @@ def _programs(
     for one in CATALOG.values():
         if one.collective != collective or "ranks" not in one.parameters:
             continue
+        if "trees" in one.parameters:  # without those of a topology they are all pairs
+            continue
         try:
             arguments = _arguments(one.name, ranks, same_bits) | {"in_place": either_place is None}
-            program = build(one.name, **arguments)
+            compared = {"root": root} if root and "root" in one.parameters else {}
+            program = build(one.name, **(arguments | compared))
             check_links(program, machine)
             if either_place is not None:
                 in_either_place(compile(program, allocate=either_place))
-            for root in range(ranks if "root" in one.parameters else 1) if same_bits else ():
-                own = arguments | ({"root": root} if root else {})
+            for to in range(ranks if "root" in one.parameters else 1) if same_bits else ():
+                own = arguments | ({"root": to} if to else {})
                 check_order(compile(build(one.name, **own)), order, one.name)
         except SleyError as problem:  # of an algorithm for other numbers of ranks too
             problems.append(problem)

@@ -389,7 +389,13 @@ def default_rows(
     elif isinstance(limits, DeviceLimits) and not varies:
         either = in_place is None
         found = device_rows(
-            kind, group.ranks, limits, disk=disk, either_place=either, same_bits=same_bits
+            kind,
+            group.ranks,
+            limits,
+            disk=disk,
+            either_place=either,
+            same_bits=same_bits,
+            root=root,
         )
     else:
         found = RULES[kind](group)
