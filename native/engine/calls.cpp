@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "engine/floating_point.hpp"
+
 namespace sley {
 namespace {
 
@@ -199,6 +201,7 @@ std::shared_ptr<Ticket> Calls::submit(const Runner& runner, const Call& call, do
 
 Outcome Calls::run_in_turn(const Runner& runner, Call call, double timeout_s,
                            std::int64_t iterations, bool meet) {
+    const PlainFloatingPoint floating_point;
     Outcome outcome;
     call.record = runner.record_of(call);
     if (runner.choice) {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -186,6 +188,34 @@ def test_calls_of_all_sizes_have_the_same_bits() -> None:
     with Ranks(4, Settings(timeout_s=30, same_bits=False)) as four:
         for found, *_ in four.each(partial(differing, tree=tree, types=few)):
             assert found["all_reduce"]
+
+
+def test_sums_are_rounded_alike_whatever_a_thread_has_set() -> None:
+    """A call computes in its caller's thread, which may round otherwise (fesetround); its own
+    rounding stays as it was."""
+    upward = {"x86_64": 0x800, "aarch64": 0x400000}.get(platform.machine())
+    if upward is None:
+        pytest.skip("fesetround's numbers of this processor are not known")
+    libm = ctypes.CDLL(None)
+    term = np.float32([1, 2.0**-25, 2.0**-26])
+
+    def sums(comm: Communicator, count: int, late: bool) -> set[float]:
+        data = np.full(count, term[comm.rank], np.float32)
+        before = libm.fegetround()
+        libm.fesetround(before if comm.rank else upward)
+        try:
+            if late:
+                comm.all_reduce(data, async_op=True).wait()
+            else:
+                comm.all_reduce(data)
+            assert libm.fegetround() == (before if comm.rank else upward)
+        finally:
+            libm.fesetround(before)
+        return {float(value) for value in data}
+
+    with Ranks(3, Settings(timeout_s=30, same_bits=True)) as three:
+        for count, late in product((16, 400_000), (False, True)):
+            assert three.each(partial(sums, count=count, late=late)) == [{1.0}] * 3
 
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -30,8 +30,8 @@ COLLECTIVES = {
 }
 
 
-def check_trees(forest: Forest) -> None:
-    """Each rank's trees divide its chunks and reach every rank."""
+def check_trees(forest: Forest) -> list[int]:
+    """Each tree reaches every rank. Returns the chunks of each root."""
     ranks, shares = forest.topology.ranks, [0] * forest.topology.ranks
     for weight, parent in zip(forest.weight.tolist(), forest.parent.tolist(), strict=True):
         (root,) = (rank for rank in range(ranks) if parent[rank] == NONE)
@@ -42,7 +42,8 @@ def check_trees(forest: Forest) -> None:
                 assert above not in seen
                 seen.append(above)
             assert seen[-1] == root
-    assert shares == [forest.chunks] * ranks
+    assert sum(shares) == forest.chunks
+    return shares
 
 
 def bandwidth(forest: Forest) -> float:
@@ -56,7 +57,7 @@ def bandwidth(forest: Forest) -> float:
                     loads[link] += weight
     rates = topology.links.GBps.tolist()
     time = max(load / rate for load, rate in zip(loads, rates, strict=True))
-    return topology.ranks * forest.chunks / time
+    return forest.chunks / time
 
 
 def narrowest(topology: Topology) -> Fraction:
@@ -149,7 +150,7 @@ def switched_topologies(draw: st.DrawFn) -> Topology:
 def test_trees_reach_what_the_narrowest_cut_allows(topology: Topology, chunks: int) -> None:
     """With whole chunks on links there is no better forest, with enough chunks none at all."""
     forest = pack_forest(topology, chunks=chunks)
-    check_trees(forest)
+    assert check_trees(forest) == [chunks] * topology.ranks
     most = float(narrowest(topology))
     assert forest.algbw_GBps == pytest.approx(bandwidth(forest))
     assert forest.algbw_GBps <= most * (1 + 1e-9)
@@ -170,8 +171,10 @@ def test_trees_stay_within_the_bound_behind_switches(topology: Topology, collect
     if topology.ranks == 1:
         return
     made = Synthesis.of(collective, topology)
-    for forest in made.forests:
-        check_trees(forest)
+    shares = [check_trees(forest) for forest in made.forests]
+    assert shares[0] == shares[-1]
+    if collective != "allreduce":
+        assert len({*shares[0]}) == 1
     bounds = Bounds.of(COLLECTIVES[collective](topology.ranks), topology)
     assert made.algbw_GBps <= bounds.algbw_GBps * (1 + 1e-9)
     if collective == "allgather":  # links are symmetric
@@ -281,8 +284,6 @@ def test_too_many_ranks_are_refused() -> None:
 @pytest.mark.parametrize(
     "trees",
     [
-        [[1, -1, 0]],  # none from rank 1
-        [[1, -1, 0], [2, 1, -1]],  # more from rank 1
         [[0, -1, 0], [0, 1, -1]],  # without chunks
         [[1, -1, -1], [1, 1, -1]],  # two roots
         [[1, -1, 2], [1, 1, -1]],  # a parent that is no rank
@@ -296,6 +297,28 @@ def test_rows_that_are_no_forest_are_refused(trees: Any) -> None:
         with pytest.raises(SleyError) as info:
             CATALOG[f"forest-{name}"].function(2, trees=trees)
         assert info.value.code == "L138"
+
+
+@pytest.mark.parametrize("trees", [[[1, -1, 0]], [[1, -1, 0], [2, 1, -1]]])
+def test_shares_differ_only_for_an_allreduce(trees: list[list[int]]) -> None:
+    sley.verify(sley.compile(sley.algorithms.forest_allreduce(2, trees=trees)))
+    for name in ("allgather", "reducescatter"):
+        with pytest.raises(SleyError, match="L138"):
+            CATALOG[f"forest-{name}"].function(2, trees=trees)
+    with pytest.raises(SleyError, match="L138"):
+        sley.algorithms.forest_allreduce(2, trees=trees, up_trees=[[1, 1, -1]])
+
+
+def test_a_rank_with_one_link_is_no_root_of_sums() -> None:
+    """Two ranks joined by one link each to four that are joined well."""
+    links = [(a, b) for a in range(4) for b in range(a)] * 4 + [(4, 0), (5, 1)]
+    topology = Topology.from_links("spurs", 6, links)
+    made = Synthesis.of("allreduce", topology)
+    shares = check_trees(made.forests[0])
+    bounds = Bounds.of(sley.AllReduce(6), topology)
+    assert shares[4] == shares[5] == 0
+    assert made.algbw_GBps >= 0.95 * bounds.algbw_GBps
+    sley.verify(sley.compile(made.program(), topology=topology))
 
 
 def test_a_cycle_beside_the_root_is_refused() -> None:

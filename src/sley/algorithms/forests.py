@@ -66,13 +66,17 @@ def forest_allreduce(
     """AllReduce along trees: sums of a part of the data come up the trees to each rank, and the
     results go down.
 
-    trees: as for `forest_allgather`. up_trees: those of the sums, with as many chunks, by default
-    the same. Source: ForestColl, section 5. Errors: L102, L121, L138.
+    trees: as for `forest_allgather`; roots may have different shares. up_trees: those of the sums,
+    with the same shares, by default the same trees. Source: ForestColl, section 5.
+    Errors: L102, L121, L138.
     """
-    down = _Trees("forest-allreduce", ranks, trees)
-    up = down if up_trees is None else _Trees("forest-allreduce", ranks, up_trees)
-    if up.chunks != down.chunks:
-        expected, found = f"{down.chunks} chunks of each rank up the trees, too", str(up.chunks)
+    down = _Trees("forest-allreduce", ranks, trees, equal=False)
+    up = down
+    if up_trees is not None:
+        up = _Trees("forest-allreduce", ranks, up_trees, equal=False)
+    if (up.shares != down.shares).any():
+        expected = f"up_trees with as many chunks of each root as trees, {down.shares.tolist()}"
+        found = str(up.shares.tolist())
         raise L138.error(at=Place(detail="forest-allreduce"), expected=expected, found=found)
 
     def body(p: ChunkProgram) -> None:
@@ -80,23 +84,24 @@ def forest_allreduce(
         up.reduce_up(p, "in" if in_place else "out", channels_from=down.channels)
         down.copy_down(p)
 
-    return trace(AllReduce(ranks, ranks * down.chunks, in_place), body)
+    return trace(AllReduce(ranks, int(down.shares.sum()), in_place), body)
 
 
 class _Trees:
     """Trees, and the transfers along them.
 
-    ranks, chunks: of the collective; the chunks are those of each rank's data. weight: int64
-    (trees,), the chunks of each tree. parent: int64 (trees, ranks). root: int64 (trees,).
-    first: int64 (trees,), the first chunk of each tree among those of all ranks.
-    Errors: L138.
+    ranks: of the collective. weight: int64 (trees,), the chunks of each tree. parent: int64
+    (trees, ranks). root: int64 (trees,). shares: int64 (ranks,), the chunks of all trees of a root;
+    chunks: of rank 0. first: int64 (trees,), the first chunk of each tree among those of all roots.
+    equal: whether all shares have to be equal. Errors: L138.
     """
 
-    def __init__(self, name: str, ranks: int, trees: Trees) -> None:
-        rows = _rows(name, ranks, trees)
+    def __init__(self, name: str, ranks: int, trees: Trees, *, equal: bool = True) -> None:
+        rows = _rows(name, ranks, trees, equal)
         self.ranks, self.weight, self.parent = ranks, rows[:, 0], rows[:, 1:]
         self.root = (self.parent == NONE).argmax(axis=1)
-        self.chunks = int(self.weight[self.root == 0].sum())
+        self.shares = np.bincount(self.root, self.weight, ranks).astype(np.int64)
+        self.chunks = int(self.shares[0])
         order = np.argsort(self.root, kind="stable")
         self.first = np.empty_like(self.weight)
         self.first[order] = np.cumsum(self.weight[order]) - self.weight[order]
@@ -210,8 +215,9 @@ class _Trees:
             yield np.flatnonzero(number == one)
 
 
-def _rows(name: str, ranks: int, trees: Trees) -> LongArray:
-    """int64 (trees, 1 + ranks): the given rows, or stars. Errors: L138."""
+def _rows(name: str, ranks: int, trees: Trees, equal: bool) -> LongArray:
+    """int64 (trees, 1 + ranks): the given rows, or stars. equal: whether there must be as many
+    chunks from each rank. Errors: L138."""
     if trees is None:
         stars = np.repeat(np.arange(ranks)[:, None], ranks, axis=1)
         np.fill_diagonal(stars, NONE)
@@ -221,23 +227,24 @@ def _rows(name: str, ranks: int, trees: Trees) -> LongArray:
     except ValueError:  # rows of different lengths
         rows = np.zeros(0)
     right = rows.ndim == 2 and rows.shape[1:] == (1 + ranks,) and rows.dtype.kind == "i"
-    if not right or not _are_forest(rows.astype(np.int64), ranks):
+    if not right or not _are_forest(rows.astype(np.int64), ranks, equal):
         raise L138.error(
             at=Place(detail=name),
-            expected=f"rows of {1 + ranks} numbers that are trees, as many chunks from each rank",
+            expected=f"rows of {1 + ranks} numbers that are trees"
+            + ", as many chunks from each rank" * equal,
             found=repr(trees)[:100],
         )
     return rows.astype(np.int64)
 
 
-def _are_forest(rows: LongArray, ranks: int) -> bool:
-    """Whether the rows are trees from every rank to all others."""
+def _are_forest(rows: LongArray, ranks: int, equal: bool) -> bool:
+    """Whether the rows are trees to all ranks, if `equal` with as many chunks from each."""
     weight, parent = rows[:, 0], rows[:, 1:]
     if (weight < 1).any() or (parent < NONE).any() or (parent >= ranks).any():
         return False
     root = (parent == NONE).argmax(axis=1)
     shares = np.bincount(root, weight, ranks)
-    if ((parent == NONE).sum(axis=1) != 1).any() or (shares != shares[0]).any():
+    if ((parent == NONE).sum(axis=1) != 1).any() or (equal and (shares != shares[0]).any()):
         return False
     # Every rank of a tree comes to the root: after as many steps as there are ranks, by doubling.
     tree = np.arange(len(parent))[:, None]

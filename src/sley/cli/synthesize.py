@@ -84,7 +84,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     of, data = counted(forest.height, "send"), counted(forest.chunks, "chunk")
     rows = [
         ("program", program.name),
-        ("trees", f"{len(forest.weight)}, at most {of} high, for {data} of each rank's data"),
+        ("trees", f"{len(forest.weight)}, at most {of} high, for {data} of all ranks' data"),
         ("link loads", f"{made.algbw_GBps:.2f} GB/s algbw, {share:.1%} of the bound"),
         ("bound", f"{bounds.algbw_GBps:.2f} GB/s, by {bounds.reason}"),
         (

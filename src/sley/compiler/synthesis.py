@@ -10,13 +10,21 @@ from sley.algorithms import CATALOG
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
 from sley.ir.program import Program
-from sley.ir.tables import LongArray, Value
+from sley.ir.tables import FloatArray, LongArray, Value
 from sley.ir.topology import Topology
+from sley.model.bounds.network import CapacityGraph
+from sley.model.bounds.packing import best_packing
 from sley.topologies import Forest, pack_forest, topology_of
-from sley.topologies.forests import WITHIN
+from sley.topologies.forests import WITHIN, Ways, forest_on
 
 _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
 """Whether data comes up trees, not down, for each forest of a collective."""
+
+_SHARES = (1, 2, 4)
+"""The average chunks of a root that are tried where roots have different shares."""
+
+_LEAST_PART = 1e-6
+"""The share of the largest rate below which a part of a link is a rounding error."""
 
 COLLECTIVES = tuple(_DIRECTIONS)
 """The collectives that trees serve."""
@@ -54,9 +62,13 @@ class Synthesis(Value):
             if forests and _is_symmetric(topology):
                 forests.append(replace(forests[0], up=up))
             else:
-                number = forests[0].chunks if forests else chunks
+                number = forests[0].chunks // topology.ranks if forests else chunks
                 forests.append(pack_forest(topology, up=up, chunks=number, within=within))
-        return cls(collective, tuple(forests))
+        made = cls(collective, tuple(forests))
+        if collective == "allreduce" and chunks is None:
+            others = _by_shares(topology, made.algbw_GBps / (1 - within))
+            made = max([made, *others], key=lambda one: one.algbw_GBps)
+        return made
 
     @property
     def loads(self) -> LongArray:
@@ -69,7 +81,7 @@ class Synthesis(Value):
         """The size of a call over the time of the busiest link; infinite for one rank."""
         of = self.forests[0]
         busiest = float((self.loads / of.topology.links.GBps).max(initial=0))
-        return of.topology.ranks * of.chunks / busiest if busiest else float("inf")
+        return of.chunks / busiest if busiest else float("inf")
 
     @property
     def arguments(self) -> dict[str, list[list[int]]]:
@@ -103,6 +115,38 @@ def synthesize(
     """
     made = Synthesis.of(collective, topology_of(topology), chunks=chunks, within=within)
     return made.program(in_place=in_place)
+
+
+def _by_shares(topology: Topology, least_GBps: float) -> list[Synthesis]:  # noqa: N803 - a unit
+    """AllReduces whose roots have other shares of the data than equal ones, if these may reach a
+    rate: a rank that few links join had better be no root, since it would receive its share twice.
+    """
+    ways = Ways.of(topology)
+    network = CapacityGraph(ways.vertices, ways.src, ways.dst, ways.GBps)
+    packing = best_packing(network, topology.ranks)
+    if packing is None or packing.root.sum() < least_GBps:
+        return []
+    made = []
+    for number in _SHARES:
+        chunks = _apportioned(packing.root, number * topology.ranks)
+        forests = list[Forest]()
+        for up, rates in ((True, packing.up), (False, packing.down)):
+            used = rates > rates.max() * _LEAST_PART
+            part = ways.limited(network.src[used], network.dst[used], rates[used])
+            found = forest_on(part.reversed() if up else part, topology, chunks, up=up)
+            forests += [] if found is None else [found]
+        if len(forests) == len(_DIRECTIONS["allreduce"]):
+            made.append(Synthesis("allreduce", tuple(forests)))
+    return made
+
+
+def _apportioned(shares: FloatArray, number: int) -> LongArray:
+    """int64: so many in proportion to shares, by the largest remainders."""
+    exact = shares / shares.sum() * number
+    whole: LongArray = np.floor(exact).astype(np.int64)
+    order = np.argsort(whole - exact, kind="stable")
+    whole[order[: number - int(whole.sum())]] += 1
+    return whole
 
 
 def _is_symmetric(topology: Topology) -> bool:

@@ -47,6 +47,9 @@ _TRIED_CHUNKS = 32
 _TRIED_FORESTS = 6
 """The most forests that are packed, each with more chunks than the one before."""
 
+_DOUBLINGS = 64
+"""Steps by which a time grows until there is room for all flows."""
+
 _ROUNDS = 20
 """Rounds in which the rates around vertices are made equal."""
 
@@ -61,17 +64,20 @@ Room: TypeAlias = dict[tuple[int, int], int]
 class Forest(Value):
     """Spanning trees from every rank to all others.
 
-    topology: where they are. chunks: of each rank's data, which the trees from it divide.
-    weight: int64 (trees,), the chunks that each tree carries.
+    topology: where they are. weight: int64 (trees,), the chunks that each tree carries.
     parent: int32 (trees, ranks), the rank that sends to each; NONE for the tree's root.
     up: whether data comes up the trees, as in a ReduceScatter, not down, as in an AllGather.
     """
 
     topology: Topology
-    chunks: int
     weight: LongArray
     parent: IntArray
     up: bool = False
+
+    @property
+    def chunks(self) -> int:
+        """The chunks of all trees together."""
+        return int(self.weight.sum())
 
     @property
     def trees(self) -> LongArray:
@@ -105,9 +111,9 @@ class Forest(Value):
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
-        """The data of all ranks over the time of the busiest link; infinite for one rank."""
+        """The data of all trees over the time of the busiest link; infinite for one rank."""
         busiest = float((self.loads / self.topology.links.GBps).max(initial=0))
-        return self.topology.ranks * self.chunks / busiest if busiest else float("inf")
+        return self.chunks / busiest if busiest else float("inf")
 
     def __repr__(self) -> str:
         return (
@@ -142,50 +148,57 @@ def pack_forest(
             remedy="Synthesize for fewer nodes.",
         )
     if topology.ranks == 1:
-        return Forest(topology, 1, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
-    graph = _Ways.of(topology)
-    graph = graph.reversed() if up else graph
-    bound = topology.ranks * _FINE / graph.least_time(_FINE)
+        return Forest(topology, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
+    ways = Ways.of(topology)
+    ways = ways.reversed() if up else ways
+    every = np.ones(topology.ranks, np.int64)
+    fine = ways.least_time(_FINE * every)
+    assert fine is not None  # the ranks are linked
     # The fine time is up to a millionth too long.
-    least, tries = bound * (1 - within - 1e-6), 0
+    least, tries = topology.ranks * _FINE / fine * (1 - within - 1e-6), 0
     best: Forest | None = None
     for number in range(1, _TRIED_CHUNKS + 1) if chunks is None else (chunks,):
-        time = graph.least_time(number)
+        time = ways.least_time(number * every)
         last = number in (chunks, _TRIED_CHUNKS)
-        if topology.ranks * number / time < least and not (last and best is None):
+        if time is None or (topology.ranks * number / time < least and not (last and not best)):
             continue
-        weight, parent = _least_forest(graph, number, time)
-        columns = frozen_array(weight, np.int64), frozen_array(parent, np.int32)
-        found = Forest(topology, number, *columns, up)
-        if best is None or found.algbw_GBps > best.algbw_GBps * (1 + 1e-9):
+        found = forest_on(ways, topology, number * every, up=up)
+        if found and (best is None or found.algbw_GBps > best.algbw_GBps * (1 + 1e-9)):
             best = found
         tries += 1
-        if best.algbw_GBps >= least or tries == _TRIED_FORESTS:
+        if (best and best.algbw_GBps >= least) or tries == _TRIED_FORESTS:
             break
     assert best is not None
     return best
 
 
-def _least_forest(graph: _Ways, chunks: int, time: float) -> tuple[list[int], list[list[int]]]:
-    """The trees with the shortest time, from `time` on, that splitting and packing find."""
-    found, step, low = graph.forest(chunks, time), 1.02, time
+def forest_on(ways: Ways, topology: Topology, chunks: LongArray, *, up: bool) -> Forest | None:
+    """The trees with the shortest time that splitting and packing find; None if no time is enough.
+
+    ways: those of the topology, reversed for `up`. chunks: int64 (ranks,), of each rank's data.
+    """
+    time = ways.least_time(chunks)
+    if time is None:
+        return None
+    found, step, low = ways.forest(chunks, time), 1.02, time
     # Ends: with more and more time every link has room for all chunks.
     while found is None:
         low, time = time, time * step
         step *= step
-        found = graph.forest(chunks, time)
+        found = ways.forest(chunks, time)
     for _ in range(5 if low < time else 0):
         middle = (low + time) / 2
-        better = graph.forest(chunks, middle)
+        better = ways.forest(chunks, middle)
         if better is None:
             low = middle
         else:
             time, found = middle, better
-    return found
+    weight, parent = found
+    return Forest(topology, frozen_array(weight, np.int64), frozen_array(parent, np.int32), up)
 
 
 @dataclass(frozen=True, eq=False)
-class _Ways:
+class Ways:
     """The links that transfers use, between vertices that they pass.
 
     ranks: on the first vertices. vertices: how many; a vertex of the topology that transfers pass
@@ -204,7 +217,7 @@ class _Ways:
     passes: Mapping[int, set[tuple[int, int]]]
 
     @classmethod
-    def of(cls, topology: Topology) -> _Ways:
+    def of(cls, topology: Topology) -> Ways:
         ranks, links = topology.ranks, topology.links
         src, dst = np.indices((ranks, ranks), np.int32).reshape(2, -1)
         linked = topology.are_linked(src, dst)
@@ -245,7 +258,11 @@ class _Ways:
         GBps = _balanced(ranks, vertices, start, end, links.GBps[used])  # noqa: N806 - a unit
         return cls(ranks, vertices, start, end, GBps, node, place, passes)
 
-    def reversed(self) -> _Ways:
+    def limited(self, src: LongArray, dst: LongArray, GBps: FloatArray) -> Ways:  # noqa: N803
+        """The ways with other links between the same vertices, and their rates."""
+        return replace(self, src=src, dst=dst, GBps=GBps)
+
+    def reversed(self) -> Ways:
         """The graph with the direction of every link reversed."""
         passes = {v: {(b, a) for a, b in pairs} for v, pairs in self.passes.items()}
         return replace(self, src=self.dst, dst=self.src, passes=passes)
@@ -259,28 +276,35 @@ class _Ways:
             found[a, b] += c
         return {link: c for link, c in found.items() if c}
 
-    def suffices(self, room: Room, chunks: int) -> bool:
-        """Whether `chunks` from every rank can flow to each rank."""
+    def suffices(self, room: Room, chunks: LongArray) -> bool:
+        """Whether the chunks of every rank can flow to each rank. chunks: int64 (ranks,)."""
         ends = np.array(list(room), np.int64).reshape(-1, 2)
-        every, need = np.arange(self.ranks), self.ranks * chunks
+        every, need = np.arange(self.ranks), int(chunks.sum())
         values = flow_values(
             self.vertices + 1,
             np.concatenate([ends[:, 0], np.full(self.ranks, self.vertices)]),
             np.concatenate([ends[:, 1], every]),
-            np.concatenate([np.array(list(room.values()), np.int64), np.full(self.ranks, chunks)]),
+            np.concatenate([np.array(list(room.values()), np.int64), chunks]),
             self.vertices,
             every,
             need,
         )
         return bool((values >= need).all())
 
-    def least_time(self, chunks: int) -> float:
-        """The shortest time, to about 1e-7, whose room suffices."""
+    def least_time(self, chunks: LongArray) -> float | None:
+        """The shortest time, to about 1e-7, whose room suffices; None if none does. chunks: int64
+        (ranks,), of each rank's data."""
         into = np.bincount(self.dst, self.GBps, self.vertices)[: self.ranks]
-        low = high = (self.ranks - 1) * chunks / float(into.min())
-        # Ends: with more and more time every link has room for all chunks.
-        while not self.suffices(self.room(high), chunks):
+        needed = chunks.sum() - chunks
+        if (into[needed > 0] <= 0).any():
+            return None
+        low = high = float((needed[needed > 0] / into[needed > 0]).max(initial=0))
+        for _ in range(_DOUBLINGS):
+            if self.suffices(self.room(high), chunks):
+                break
             low, high = high, 1.5 * high
+        else:
+            return None
         while high - low > 1e-7 * high:
             middle = (low + high) / 2
             if self.suffices(self.room(middle), chunks):
@@ -289,7 +313,7 @@ class _Ways:
                 low = middle
         return high
 
-    def forest(self, chunks: int, time: float) -> tuple[list[int], list[list[int]]] | None:
+    def forest(self, chunks: LongArray, time: float) -> tuple[list[int], list[list[int]]] | None:
         """Weights and parents of trees in the room of a time; None if it is too small for how
         switches are split here."""
         room: Room | None = self.room(time)
@@ -298,9 +322,9 @@ class _Ways:
         for vertex in sorted(range(self.ranks, self.vertices), key=degree.__getitem__):
             if room is not None:
                 room = self._split(room, vertex, chunks)
-        return None if room is None else _pack(self.ranks, chunks, room)
+        return None if room is None else _pack(chunks, room)
 
-    def _split(self, room: Room, vertex: int, chunks: int) -> Room | None:
+    def _split(self, room: Room, vertex: int, chunks: LongArray) -> Room | None:
         """The room without a vertex, whose links in and out are joined; None if that leaves too
         little."""
         ins = {a: c for (a, b), c in room.items() if b == vertex}
@@ -423,16 +447,18 @@ class _Growing:
     depth: dict[int, int]
 
 
-def _pack(ranks: int, chunks: int, room: Room) -> tuple[list[int], list[list[int]]] | None:
-    """Weights and parents of `chunks` trees from each rank in the room between ranks; None if there
-    are none, since their flows are not possible.
+def _pack(chunks: LongArray, room: Room) -> tuple[list[int], list[list[int]]] | None:
+    """Weights and parents of so many trees from each rank in the room between ranks; None if there
+    are none, since their flows are not possible. chunks: int64 (ranks,).
 
     All trees grow by one level after the other: the last ones would else be left with long ways.
     """
+    ranks = len(chunks)
     left = np.zeros((ranks, ranks), np.int64)
     for link, amount in room.items():
         left[link] = amount
-    waiting = [_Growing(root, chunks, {root: NONE}, {root: 0}) for root in reversed(range(ranks))]
+    roots = [root for root in reversed(range(ranks)) if chunks[root]]
+    waiting = [_Growing(root, int(chunks[root]), {root: NONE}, {root: 0}) for root in roots]
     done = list[_Growing]()
     for level in range(ranks):
         grown = list[_Growing]()

@@ -12,10 +12,12 @@ from sley.ir.tables import FloatArray, LongArray
 
 @dataclass(frozen=True)
 class Solution:
-    """A solution. dual: float64 (rows,), how much the value grows with the limit of each row."""
+    """A solution. dual: float64 (rows,), how much the value grows with the limit of each row.
+    variables: float64 (variables,)."""
 
     value: float
     dual: FloatArray
+    variables: FloatArray
 
 
 @dataclass
@@ -75,5 +77,6 @@ class LinearProgram:
         highs.run()
         if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        dual = np.array(highs.getSolution().row_dual)
-        return Solution(highs.getInfo().objective_function_value, dual)
+        found = highs.getSolution()
+        dual, variables = np.array(found.row_dual), np.array(found.col_value)
+        return Solution(highs.getInfo().objective_function_value, dual, variables)
