@@ -954,6 +954,17 @@ def read_xml(data, target, *, root=None, slots=None, in_place=None, most=None, s
 # ---- The command -------------------------------------------------------------------------------
 
 
+def read_certificate(text):
+    """The witnesses of each execution, by whether it is in place."""
+    try:
+        content = json.loads(content_of(text))
+        if (version := content["version"]) == 1:
+            return {one["in_place"]: one for one in content["executions"]}
+    except WRONG as error:
+        raise Refused(f"certificate: none of `sley verify --certificate` ({error})") from error
+    raise Refused(f"certificate: version {version} isn't known")
+
+
 def main(arguments=None):
     """Runs the command. Returns its exit status."""
     parser = argparse.ArgumentParser("sley-check", description=__doc__.split("\n\n")[0])
@@ -980,6 +991,8 @@ def main(arguments=None):
             need(given.target is None, "target", "sley's engines run a plan of sley")
             plans = read_plan(data, given.slots)
         else:
+            if given.target is None:
+                parser.error(f"{given.file} is no plan of sley; MSCCL XML needs --target")
             plans = read_xml(
                 data,
                 given.target,
@@ -989,9 +1002,7 @@ def main(arguments=None):
                 most=given.max_bytes,
                 slot_bytes=given.slot_bytes,
             )
-        content = json.loads(content_of(text))
-        need(content["version"] == 1, "certificate", "version", content["version"], "isn't known")
-        witnesses = {one["in_place"]: one for one in content["executions"]}
+        witnesses = read_certificate(text)
         found = []
         for plan in plans:
             in_place = plan.promise.in_place

@@ -54,6 +54,13 @@ def test_a_runtime_file_has_a_certificate_for_each_place(
     sley.save(sley.compile(sley.load("ring-allgather", ranks=2), per_chunk=True), file)
     file.write_text(file.read_text().replace('inplace="0"', 'inplace="1"'))
     assert "needs --target" in verify(file, certificate)
+    text = file.read_text()
+    for over in (file, tmp_path / "other.plan"):
+        words = ["verify", str(file), "--target", "executor", "--certificate", str(over)]
+        assert CliRunner().invoke(main, words).exit_code == 2
+    assert file.read_text() == text
+    with pytest.raises(SystemExit, match="2"):  # no runtime is named
+        sley_check.main([str(file), str(file)])
     verify(file, certificate, "--target", "executor", "--max-bytes", "4M")
     words = [str(file), str(certificate), "--target", "executor"]
     assert sley_check.main([*words, "--max-bytes", str(4 << 20)]) == 0
@@ -62,7 +69,11 @@ def test_a_runtime_file_has_a_certificate_for_each_place(
     assert "for: out of place" in out
     assert "to 4194304 bytes" in out
     assert sley_check.main([*words, "--target", "rccl"]) == 0
-    for text, why in (("{}", "malformed"), ('{"version": 2}', "version 2 isn't known")):
+    for text, why in (
+        ("", "none of"),
+        ("{}", "none of"),
+        ('{"version": 2}', "version 2 isn't known"),
+    ):
         certificate.write_text(text)
         assert sley_check.main(words) == 1
         assert why in capsys.readouterr().out

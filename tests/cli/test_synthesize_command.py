@@ -38,3 +38,17 @@ def test_a_topology_without_room_for_trees_is_refused() -> None:
         assert result.exit_code == 1
         assert "T612" in result.stderr
         assert "160" in result.stderr
+
+
+def test_a_program_is_not_written_as_another_kind_of_file(tmp_path: Path) -> None:
+    file = tmp_path / "trees.xml"
+    result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", file)
+    assert (result.exit_code, file.exists()) == (2, False)
+    assert "trees.py" in result.stderr
+
+
+def test_names_of_collectives_are_those_of_other_commands() -> None:
+    assert sley("synthesize", "all_gather", "--topology", "2x2", "--chunks", 1).exit_code == 0
+    result = sley("synthesize", "alltoall", "--topology", "2x2")
+    assert result.exit_code == 1
+    assert "T612" in result.stderr

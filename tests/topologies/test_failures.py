@@ -37,6 +37,7 @@ def labels(topology: Topology) -> set[str]:
         ("fan0", None),
         ("nic", None),
         ("nic9", None),
+        ("nic0@2", None),
     ],
 )
 def test_a_part_is_its_links(part: str, gone: set[str] | None) -> None:
@@ -55,7 +56,7 @@ def test_a_part_is_its_links(part: str, gone: set[str] | None) -> None:
         assert rates[label] == rate * (0.25 if label in gone else 1)
 
 
-@pytest.mark.parametrize("share", [0, -1.0, float("nan"), "half"])
+@pytest.mark.parametrize("share", [0, -1.0, 50, float("nan"), "half"])
 def test_a_share_of_rates_is_above_0(share: Any) -> None:
     with pytest.raises(SleyError, match="T602"):
         topologies.ndv4(2).degraded("nic0", share)

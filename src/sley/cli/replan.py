@@ -16,9 +16,10 @@ from sley.cli.options import (
     program_options,
 )
 from sley.cli.output import Phases, print_rows, print_written
-from sley.cli.sources import plan_of, prefer_in_place
+from sley.cli.sources import is_compiled, plan_of, prefer_in_place
 from sley.compiler import choose
-from sley.compiler.synthesis import Synthesis
+from sley.compiler.passes.lift import lift
+from sley.compiler.synthesis import COMPARED, fastest
 from sley.errors import SleyError
 from sley.formats import files
 from sley.ir.plan import Plan
@@ -84,11 +85,11 @@ def replan_command(
     left = whole.without(*without) if without else whole
     for part, share in degraded:
         left = left.degraded(part, share)
-    with phases("packing trees"):
-        made = Synthesis.of(plan.collective.name, left)
-    program = made.program(in_place=plan.collective.in_place)
-    with phases("compiling and simulating"):
-        found = choose(program, size, left, schedule="hpds", channels=1, protocol="Simple").at(size)
+    with phases("packing, compiling and simulating"):
+        if not is_compiled(selection):  # with the options of the new plan, which are compared
+            plan = choose(lift(plan), size, whole, **COMPARED).at(size).plan
+        name, in_place = plan.collective.name, plan.collective.in_place
+        _, found = fastest(name, left, size, in_place=in_place)
     new = found.plan
     if output is not None:
         files.save(new, output)

@@ -10,8 +10,7 @@ from sley.cli.choose import options_json
 from sley.cli.options import SizeType, Whole, common_options, output_option, place_option
 from sley.cli.output import Command, Phases, print_rows, print_written
 from sley.cli.sources import topology_of
-from sley.compiler import choose
-from sley.compiler.synthesis import COLLECTIVES, Synthesis
+from sley.compiler.synthesis import fastest
 from sley.errors import counted
 from sley.formats import program_source, write_file
 from sley.ir.sizes import size_text
@@ -20,12 +19,12 @@ from sley.topologies.forests import MOST_CHUNKS, WITHIN
 
 
 @click.command("synthesize", cls=Command)
-@click.argument("collective", type=click.Choice(COLLECTIVES))
+@click.argument("collective")
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
 @click.option(
     "--chunks",
     type=Whole(1, MOST_CHUNKS),
-    help="Chunks of each rank's data, which its trees divide. [as few as --within allows]",
+    help="Chunks of each rank's data, which its trees divide. [the fastest of a few numbers]",
 )
 @click.option(
     "--within",
@@ -47,19 +46,22 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     output: Path | None,
     phases: Phases,
 ) -> None:
-    """Make a COLLECTIVE for a topology: trees whose link loads come close to the bound.
+    """Make a COLLECTIVE for a topology, along trees: allgather, reducescatter or allreduce.
 
-    The trees are those of ForestColl, found by maximum flows. The program is proven, and simulated
-    with a few of the compiler's options; sley choose forest-COLLECTIVE --topology ... tries all.
+    The trees are those of ForestColl, found by maximum flows; of several numbers of them, the ones
+    that are simulated as the fastest, with few of the compiler's options. The program is proven.
+    sley choose forest-COLLECTIVE --topology ... tries all options.
     """
+    if output is not None and output.suffix.lower() != ".py":
+        raise click.UsageError(f"the program is written as Python: -o {output.with_suffix('.py')}")
     cluster = topology_of(topology)
     assert cluster is not None
-    with phases("packing trees"):
-        made = Synthesis.of(collective, cluster, chunks=chunks, within=within)
-    forest, program = made.forests[0], made.program(in_place=in_place)
-    with phases("compiling and simulating"):
-        found = choose(program, size, cluster, schedule="hpds", channels=1, protocol="Simple")
-    bounds, choice = Bounds.of(program.collective, cluster), found.at(size)
+    with phases("packing, compiling and simulating"):
+        made, choice = fastest(
+            collective, cluster, size, chunks=chunks, within=within, in_place=in_place
+        )
+    forest, program = made.forests[0], choice.program
+    bounds = Bounds.of(program.collective, cluster)
     share = made.algbw_GBps / bounds.algbw_GBps
     if output is not None:
         write_file(output, program_source.write(program))

@@ -87,6 +87,8 @@ def verify_command(
         raise click.UsageError(f"{flag(given[0])} is for an XML file with --target")
     if certificate is not None and form is not None and target is None:
         raise click.UsageError("--certificate of a runtime's file needs --target")
+    if certificate is not None and certificate.suffix.lower() in (".plan", ".xml", ".py"):
+        raise click.UsageError(f"{certificate} would be a certificate: name it otherwise")
     if form is None:
         proof, recipe = _prove_plan(selection, target, phases)
         proofs: tuple[Proof, ...] = (proof,)

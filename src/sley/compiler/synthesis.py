@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from sley.algorithms import CATALOG
+from sley.compiler.choices import Choice
+from sley.compiler.search import choose
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
 from sley.ir.program import Program
@@ -19,6 +24,18 @@ from sley.topologies.forests import WITHIN, Ways, forest_on
 
 _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
 """Whether data comes up trees, not down, for each forest of a collective."""
+
+COMPARED: Mapping[str, Any] = {
+    "schedule": "hpds",
+    "allocate": "connection",
+    "channels": 1,
+    "protocol": "Simple",
+    "instances": [1, 2, 4],
+}
+"""The options with which plans along trees are compared; those that `choose` tries take minutes."""
+
+_FEW_CHUNKS = (1, 2, 4)
+"""Chunks of each rank's data whose trees are compared with those closest to the bound."""
 
 _SHARES = (1, 2, 4)
 """The average chunks of a root that are tried where roots have different shares."""
@@ -51,11 +68,12 @@ class Synthesis(Value):
         within: float = WITHIN,
     ) -> Synthesis:
         """The trees for a topology. Errors: T612."""
+        collective = re.sub("[-_]", "", str(collective)).lower()
         if collective not in COLLECTIVES:
             raise T612.error(
                 expected=f"one of {', '.join(COLLECTIVES)}, which trees serve",
                 found=repr(collective),
-                remedy=did_you_mean(str(collective), COLLECTIVES),
+                remedy=did_you_mean(collective, COLLECTIVES),
             )
         forests = list[Forest]()
         for up in _DIRECTIONS[collective]:
@@ -115,6 +133,24 @@ def synthesize(
     """
     made = Synthesis.of(collective, topology_of(topology), chunks=chunks, within=within)
     return made.program(in_place=in_place)
+
+
+def fastest(
+    collective: str,
+    topology: Topology,
+    size: int,
+    *,
+    chunks: int | None = None,
+    within: float = WITHIN,
+    in_place: bool,
+) -> tuple[Synthesis, Choice]:
+    """The trees, and their plan, that are simulated as the fastest for a size: those of `chunks`,
+    by default of the number by `within` and of smaller ones, with `COMPARED`. Errors: T612."""
+    numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
+    made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
+    programs = [one.program(in_place=in_place) for one in made]
+    choice = choose(programs, size, topology, **COMPARED).at(size)
+    return next(m for m, p in zip(made, programs, strict=True) if p is choice.program), choice
 
 
 def _by_shares(topology: Topology, least_GBps: float) -> list[Synthesis]:  # noqa: N803 - a unit

@@ -51,7 +51,8 @@ T608 = Rule(
     what="A topology lacks a GPU, a card or another part that is named, or links one to itself.",
     why="GPUs and cards are numbered from 0 within the node; PCIe vertices are those listed.",
     example="[nvlink]\nlinks = [[0, 8]]  # of 8 GPUs, 0 to 7",
-    instead="Correct the number or the name, or add the part.",
+    instead="Correct the number or the name; in a file, or add the part. A machine's topology of "
+    "one node has no cards.",
 )
 T612 = Rule(
     "T612 no-such-forest",

@@ -222,9 +222,10 @@ class Topology(Value):
 
     def degraded(self, part: str, share: float) -> Topology:
         """The topology with the links of a part, as for `without`, at a share of their rates, above
-        0. Errors: T602, T608."""
-        if not is_real(share) or not share > 0:
-            raise T602.error(expected="a share of the rates above 0", found=f"{part}: {share!r}")
+        0 and up to 1. Errors: T602, T608."""
+        if not is_real(share) or not 0 < share <= 1:
+            expected = "a share of the rates above 0, up to 1"
+            raise T602.error(expected=expected, found=f"{part}: {share!r}")
         factor = np.ones(len(self.links))
         factor[self._of(part)] = share
         rates = {name: getattr(self.links, name) * factor for name in ("nominal_GBps", "GBps")}
@@ -237,17 +238,18 @@ class Topology(Value):
         expected = "a part such as nic3@1, gpu0-gpu1 or gpu2-switch0@1"
         if match is None:
             raise T608.error(expected=expected, found=repr(part))
+        node = int(match[5] or 0)
+        if node >= self.nodes:
+            raise T608.error(expected=f"a node from 0 to {self.nodes - 1}", found=repr(part))
         ends = []
         for word, number in (match.group(1, 2), match.group(3, 4)):
             if word is not None:
                 kind = next((k for k in VertexKind if k.word.lower() == word), None)
-                inside = self.vertices.node == (NONE if word == "network" else int(match[5] or 0))
+                inside = self.vertices.node == (NONE if word == "network" else node)
                 found = np.flatnonzero((self.vertices.kind == kind) & inside)
                 if kind is None or int(number) >= len(found):
-                    has = counted(len(found), word) if kind is not None else "no such kind"
-                    raise T608.error(
-                        expected=expected, found=f"{part!r}; {self.name} has {has} there"
-                    )
+                    has = f"{part!r}; node {node} of {self.name} has {len(found)} called {word}"
+                    raise T608.error(expected=expected, found=has)
                 ends.append(int(found[int(number)]))
         t = self.links
         rows = np.isin(t.src, ends) & np.isin(t.dst, ends)

@@ -50,6 +50,9 @@ _TRIED_FORESTS = 6
 _DOUBLINGS = 64
 """Steps by which a time grows until there is room for all flows."""
 
+_HALVINGS = 5
+"""Steps in which the shortest time is looked for at which switches can be split."""
+
 _ROUNDS = 20
 """Rounds in which the rates around vertices are made equal."""
 
@@ -180,19 +183,23 @@ def forest_on(ways: Ways, topology: Topology, chunks: LongArray, *, up: bool) ->
     time = ways.least_time(chunks)
     if time is None:
         return None
-    found, step, low = ways.forest(chunks, time), 1.02, time
-    # Ends: with more and more time every link has room for all chunks.
-    while found is None:
+    room, step, low = ways.between_ranks(chunks, time), 1.02, time
+    for _ in range(_DOUBLINGS):
+        if room is not None:
+            break
         low, time = time, time * step
-        step *= step
-        found = ways.forest(chunks, time)
-    for _ in range(5 if low < time else 0):
+        step = min(step * step, 2.0)
+        room = ways.between_ranks(chunks, time)
+    for _ in range(_HALVINGS if low < time else 0):
         middle = (low + time) / 2
-        better = ways.forest(chunks, middle)
+        better = ways.between_ranks(chunks, middle)
         if better is None:
             low = middle
         else:
-            time, found = middle, better
+            time, room = middle, better
+    found = None if room is None else _pack(chunks, room)
+    if found is None:
+        return None
     weight, parent = found
     return Forest(topology, frozen_array(weight, np.int64), frozen_array(parent, np.int32), up)
 
@@ -313,16 +320,15 @@ class Ways:
                 low = middle
         return high
 
-    def forest(self, chunks: LongArray, time: float) -> tuple[list[int], list[list[int]]] | None:
-        """Weights and parents of trees in the room of a time; None if it is too small for how
-        switches are split here."""
+    def between_ranks(self, chunks: LongArray, time: float) -> Room | None:
+        """The room of a time without switches; None if it is too small for how they are split."""
         room: Room | None = self.room(time)
         degree = np.bincount(np.concatenate([self.src, self.dst]), minlength=self.vertices)
         # Small vertices first: from cards, the links of ranks come to the network.
         for vertex in sorted(range(self.ranks, self.vertices), key=degree.__getitem__):
             if room is not None:
                 room = self._split(room, vertex, chunks)
-        return None if room is None else _pack(chunks, room)
+        return room
 
     def _split(self, room: Room, vertex: int, chunks: LongArray) -> Room | None:
         """The room without a vertex, whose links in and out are joined; None if that leaves too
