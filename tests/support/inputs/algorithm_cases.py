@@ -20,7 +20,10 @@ GROUPED = tuple(name for name in CATALOG if name.startswith("nvls-"))
 """The algorithms in which switches reduce and multicast: not with all options, nor in files
 for MSCCL."""
 
-PLAIN = tuple(name for name in CATALOG if name not in GROUPED)
+ALONG_TREES = tuple(name for name in CATALOG if "trees" in CATALOG[name].parameters)
+"""The algorithms along given trees, which are all pairs without: test_forests has others."""
+
+PLAIN = tuple(name for name in CATALOG if name not in GROUPED + ALONG_TREES)
 """The other algorithms."""
 
 SIZED = tuple(name for name in PLAIN if CATALOG[name].collective in collectives.SIZED)
