@@ -11,6 +11,11 @@ def maximum_flow(vertices: int, src: NDArray[numpy.int64], dst: NDArray[numpy.in
     The value of a maximum flow, and (vertices,) whether each vertex can be reached from the source over edges with capacity left. capacity: of each edge, from 0.
     """
 
+def flow_values(vertices: int, src: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], capacity: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], source: int, sinks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], limit: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+    """
+    (sinks,), the values of the maximum flows from the source to each sink, `limit` at most. capacity: of each edge, from 0.
+    """
+
 def distances(vertices: int, src: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], origins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float64], dict(shape=(None, None))]:
     """
     (origins, vertices), the length of the shortest path from each origin to each vertex; infinity where there is none. length: of each edge, from 0.
