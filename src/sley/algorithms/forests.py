@@ -15,6 +15,7 @@ from sley.algorithms.algorithm import algorithm
 from sley.errors import Place
 from sley.errors.language import L138
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
+from sley.ir.graph import depths
 from sley.ir.program import Program
 from sley.ir.tables import NONE, LongArray
 from sley.lang import ChunkProgram, trace
@@ -172,11 +173,8 @@ class _Trees:
     @cached_property
     def _depth(self) -> LongArray:
         """int64 (edges,): the sends from the root to each rank."""
-        depth, above = np.ones(len(self._tree), np.int64), self._from
-        while (inside := above != self.root[self._tree]).any():
-            depth += inside
-            above = np.where(inside, self.parent[self._tree, above], above)
-        return depth
+        found: LongArray = depths(self.parent)[self._tree, self._rank].astype(np.int64)
+        return found
 
     @cached_property
     def _sibling(self) -> LongArray:
@@ -246,9 +244,4 @@ def _are_forest(rows: LongArray, ranks: int, equal: bool) -> bool:
     shares = np.bincount(root, weight, ranks)
     if ((parent == NONE).sum(axis=1) != 1).any() or (equal and (shares != shares[0]).any()):
         return False
-    # Every rank of a tree comes to the root: after as many steps as there are ranks, by doubling.
-    tree = np.arange(len(parent))[:, None]
-    above = np.where(parent == NONE, root[:, None], parent)
-    for _ in range(ranks.bit_length()):
-        above = above[tree, above]
-    return bool((above == root[:, None]).all())
+    return bool((depths(parent) != NONE).all())

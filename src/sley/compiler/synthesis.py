@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sley.algorithms import CATALOG
+from sley.algorithms import CATALOG, for_collective
 from sley.compiler.choices import Choice
 from sley.compiler.search import choose
 from sley.errors import did_you_mean, without_inner_frames
@@ -43,16 +42,13 @@ _SHARES = (1, 2, 4)
 _LEAST_PART = 1e-6
 """The share of the largest rate below which a part of a link is a rounding error."""
 
-COLLECTIVES = tuple(_DIRECTIONS)
-"""The collectives that trees serve."""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Synthesis(Value):
     """Trees for a collective.
 
-    collective: one of `COLLECTIVES`. forests: those that its data takes, one after the other, with
-    as many chunks; up and down for an AllReduce.
+    collective: allgather, reducescatter or allreduce. forests: those that its data takes, one after
+    the other, with as many chunks; up and down for an AllReduce.
     """
 
     collective: str
@@ -68,13 +64,14 @@ class Synthesis(Value):
         within: float = WITHIN,
     ) -> Synthesis:
         """The trees for a topology. Errors: T612."""
-        collective = re.sub("[-_]", "", str(collective)).lower()
-        if collective not in COLLECTIVES:
+        known = [one for one in for_collective(collective) if "trees" in one.parameters]
+        if not known:
             raise T612.error(
-                expected=f"one of {', '.join(COLLECTIVES)}, which trees serve",
+                expected=f"one of {', '.join(_DIRECTIONS)}, which trees serve",
                 found=repr(collective),
-                remedy=did_you_mean(collective, COLLECTIVES),
+                remedy=did_you_mean(str(collective), _DIRECTIONS),
             )
+        collective = known[0].collective
         forests = list[Forest]()
         for up in _DIRECTIONS[collective]:
             if forests and _is_symmetric(topology):

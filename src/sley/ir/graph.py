@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sley.ir.extension import load
-from sley.ir.tables import BoolArray, Edges, FloatArray, IntArray, LongArray
+from sley.ir.tables import NONE, BoolArray, Edges, FloatArray, IntArray, LongArray
 
 _MODULE = "sley.ir._graphs"
 
@@ -26,6 +26,18 @@ def levels(nodes: int, source: NDArray[Any], target: NDArray[Any]) -> IntArray:
     ends = (np.ascontiguousarray(column, np.int32) for column in (source, target))
     found: IntArray = load(_MODULE).levels(nodes, *ends)
     return found
+
+
+def depths(parent: NDArray[Any]) -> IntArray:
+    """int32 (trees, nodes): the edges between the root and each node of trees; NONE for nodes on a
+    cycle or behind one. parent: (trees, nodes), NONE for a root."""
+    depth, above = np.zeros(parent.shape, np.int32), parent
+    for _ in range(parent.shape[1]):  # no way to a root is longer
+        below = above != NONE
+        depth += below
+        up = np.take_along_axis(parent, np.maximum(above, 0), axis=1)
+        above = np.where(below, up, NONE)
+    return np.where(above == NONE, depth, np.int32(NONE))
 
 
 def find_cycle(predecessors: Edges, stuck: NDArray[np.bool_]) -> list[int]:

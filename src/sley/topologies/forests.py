@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sley.errors.topology import T612
-from sley.ir.graph import flow_values, strong_components
+from sley.ir.graph import depths, flow_values, strong_components
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, Value, frozen_array
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer, is_real
@@ -39,7 +39,7 @@ MOST_RANKS = 128
 
 WITHIN = 0.05
 """The share of the bound's bandwidth that few trees may lack, by default: trees that come closer
-have more branches and unequal loads, and need more thread blocks than they win."""
+are more, and need more thread blocks."""
 
 _TRIED_CHUNKS = 32
 """The most chunks of each rank's data that are tried, if the user gives no number."""
@@ -91,12 +91,7 @@ class Forest(Value):
     @cached_property
     def depth(self) -> IntArray:
         """int32 (trees, ranks): the sends between the root and each rank."""
-        depth, above = np.zeros_like(self.parent), self.parent
-        while (below := above != NONE).any():
-            depth = depth + below
-            up = np.take_along_axis(self.parent, np.maximum(above, 0), axis=1)
-            above = np.where(below, up, NONE)
-        return frozen_array(depth, np.int32)
+        return frozen_array(depths(self.parent), np.int32)
 
     @property
     def height(self) -> int:
@@ -171,7 +166,12 @@ def pack_forest(
         tries += 1
         if (best and best.algbw_GBps >= least) or tries == _TRIED_FORESTS:
             break
-    assert best is not None
+    if best is None:
+        raise T612.error(
+            expected="a topology whose switches can be split along the paths of transfers",
+            found=topology.name,
+            remedy="Give another number of chunks.",
+        )
     return best
 
 
@@ -225,6 +225,7 @@ class Ways:
 
     @classmethod
     def of(cls, topology: Topology) -> Ways:
+        """The ways of a topology."""
         ranks, links = topology.ranks, topology.links
         src, dst = np.indices((ranks, ranks), np.int32).reshape(2, -1)
         linked = topology.are_linked(src, dst)
@@ -270,7 +271,7 @@ class Ways:
         return replace(self, src=src, dst=dst, GBps=GBps)
 
     def reversed(self) -> Ways:
-        """The graph with the direction of every link reversed."""
+        """The ways with the direction of every link reversed."""
         passes = {v: {(b, a) for a, b in pairs} for v, pairs in self.passes.items()}
         return replace(self, src=self.dst, dst=self.src, passes=passes)
 

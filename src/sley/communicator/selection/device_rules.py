@@ -121,8 +121,8 @@ def device_rows(
     """What runs for a kind of call: rows without place and root, by ascending ends of sizes; the
     last one has no end.
 
-    root: the one whose plans are compared, for all roots; in one order for itself, or if it is
-    neither the first nor the last rank, whose sum the last one sends, for all such.
+    root: of the calls. Plans for root 0 are compared, for all roots; in one order plans for root 1
+    for all roots but the first and the last rank, which the last rank sends its sum.
     disk: whether the result of the search is kept in the cache on disk. either_place: compares
     only algorithms whose plans can be right in either place (`places`), by those out of place;
     otherwise all, by those in place. same_bits: compares only algorithms that sum in one order, and
