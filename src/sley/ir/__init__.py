@@ -13,7 +13,7 @@ conditions.py                       what a proof demands of a call
 topology.py, fabric.py, routes.py   a cluster, its devices and links, and the ways along them
 cost_model.py                       the parameters of a cluster's times
 plan_digest.py                      a digest of what a plan does, and its parts
-graph.py                            algorithms on directed graphs
+graph.py, linear.py                 algorithms on directed graphs; linear programs
 plan_table.py                       which plan runs for which calls; what makes a plan
 sizes.py                            sizes and ranges of them
 extension.py                        the compiled modules, loaded at their first use

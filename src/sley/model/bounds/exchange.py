@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from sley.ir.graph import distances
+from sley.ir.linear import LinearProgram
 from sley.ir.tables import BoolArray, FloatArray, LongArray, distinct, numbering
 from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides, tightest
-from sley.model.bounds.linear import LinearProgram
 from sley.model.bounds.needs import Exchange
 from sley.model.bounds.network import CapacityGraph
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sley.ir.linear import LinearProgram
 from sley.ir.tables import FloatArray
-from sley.model.bounds.linear import LinearProgram
 from sley.model.bounds.network import CapacityGraph
 
 MOST_FLOWS = 4_000
