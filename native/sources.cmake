@@ -93,6 +93,7 @@ set(SIMULATOR_MODULE  # sley.model.simulation._event_loop
 set(GRAPHS
   graphs/graph.cpp
   graphs/hazards.cpp
+  graphs/matching.cpp
   graphs/order.cpp
   graphs/waits.cpp)
 set(GRAPHS_MODULE  # sley.ir._graphs

@@ -15,6 +15,7 @@
 #include "bindings/python_lock.hpp"
 #include "graphs/graph.hpp"
 #include "graphs/hazards.hpp"
+#include "graphs/matching.hpp"
 #include "graphs/order.hpp"
 #include "graphs/waits.hpp"
 
@@ -124,6 +125,30 @@ Array<std::int64_t> strong_components_of(std::int64_t vertices, const Numbers& s
     return array(strong_components(make_graph(vertices, source, target)));
 }
 
+// More than eight parameters: the columns of `Spreading`, each given by its name.
+Matrix<std::int32_t> match_chunks_of(std::int64_t ranks, const Numbers& src, const Numbers& dst,
+                                     const Numbers& first, const Numbers& path,
+                                     const Column<double>& time, const Numbers& root,
+                                     const Numbers& most) {
+    const Spreading given{ranks,           to_vector(src),  to_vector(dst),  to_vector(first),
+                          to_vector(path), to_vector(time), to_vector(root), to_vector(most)};
+    check_vertices(given.src, ranks);
+    check_vertices(given.dst, ranks);
+    check_vertices(given.root, ranks);
+    check_vertices(given.path, static_cast<std::int64_t>(given.time.size()));
+    check_vertices(given.first, static_cast<std::int64_t>(given.path.size()) + 1);
+    check_length(given.dst.size(), given.src.size());
+    check_length(given.first.size(), given.src.size() + 1);
+    check_length(given.most.size(), ranks * ranks);
+    check_lengths(given.time);
+    std::vector<std::int32_t> parent;
+    {
+        const Unlocked unlocked;
+        parent = match_chunks(given);
+    }
+    return matrix(std::move(parent), given.root.size(), ranks);
+}
+
 Array<std::int32_t> levels_of(std::int64_t vertices, const Rows& source, const Rows& target) {
     check_length(target.size(), source.size());
     for (const auto* column : {&source, &target}) {
@@ -221,6 +246,12 @@ NB_MODULE(_graphs, m) {
     m.def("levels", &sley::levels_of, "vertices"_a, "src"_a, "dst"_a,
           "(vertices,), the number of edges of the longest path from a root to each vertex; -1 for "
           "vertices on a cycle or behind one. Linear in the edges, which may repeat.");
+    m.def("match_chunks", &sley::match_chunks_of, "ranks"_a, nb::kw_only(), "src"_a, "dst"_a,
+          "first"_a, "path"_a, "time"_a, "root"_a, "most"_a,
+          nb::sig("def match_chunks(ranks: int, **columns: NDArray[typing.Any]) -> "
+                  "NDArray[numpy.int32]"),
+          "(chunks, ranks), the rank that sends each chunk to each rank, -1 for the root; the columns "
+          "are those of `Spreading` (native/graphs/matching.hpp).");
     m.def("conflicts", &sley::conflicts_of, "cells"_a, nb::kw_only(), "order"_a, "count"_a, "read"_a,
           "write"_a, "block"_a, "wait_offset"_a, "wait_target"_a, "unordered"_a,
           nb::sig("def conflicts(cells: int, *, unordered: bool, **columns: NDArray[typing.Any]) -> "

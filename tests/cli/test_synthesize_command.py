@@ -25,9 +25,15 @@ def test_the_program_is_written_and_compiled_again(collective: str, tmp_path: Pa
     assert found["program"] == f"forest-{collective}"
     assert found["algbw_GBps"] <= found["bound_GBps"] * (1 + 1e-9)
     assert 0 < found["simulated"]["of_bound"] <= 1
+    one = {word: found[word] for word in ("height", "chunks", "algbw_GBps")}
+    assert one in found["front"]
     again = sley("compile", file, "--json")
     assert again.exit_code == 0, again.output
-    named = sley("compile", f"forest-{collective}", "--topology", "2x2", "--in-place", "--json")
+    ways = 2 if collective == "allreduce" else 1
+    numbers = {"height": found["height"] // ways, "chunks": found["chunks"] // 4}
+    words = [word for name, value in numbers.items() for word in ("--arg", f"{name}={value}")]
+    fitted = "compile", f"forest-{collective}", "--topology", "2x2", "--in-place", "--json"
+    named = sley(*fitted, *words)
     plans = [json.loads(one.stdout)["plan"] for one in (again, named)]
     assert plans[0]["instructions"] == plans[1]["instructions"]
 
@@ -52,3 +58,21 @@ def test_names_of_collectives_are_those_of_other_commands() -> None:
     result = sley("synthesize", "alltoall", "--topology", "2x2")
     assert result.exit_code == 1
     assert "T612" in result.stderr
+
+
+def test_trees_of_several_heights_are_compared() -> None:
+    result = sley("compare", "allgather", "--topology", "dgx1", "-b", "16K", "--json")
+    assert result.exit_code == 0, result.output
+    times = {row["what"]: row["time_us"] for row in json.loads(result.stdout)["simulations"]}
+    low = [times[name] for name in times if name.startswith("forest-allgather --arg")]
+    assert len(low) > 2
+    assert min(low) == min(times.values())
+
+
+def test_the_table_shows_the_fastest_trees() -> None:
+    for size, height in (("1K", 2), ("1G", 3)):
+        result = sley("synthesize", "allgather", "--topology", "dgx1", "--size", size)
+        assert result.exit_code == 0, result.output
+        table = result.stdout.partition("compared")[2].splitlines()
+        (row,) = (line.split() for line in table if line.startswith("fastest"))
+        assert int(row[1]) == height

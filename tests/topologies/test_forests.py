@@ -15,14 +15,15 @@ from scipy.optimize import linprog
 import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG
-from sley.compiler.synthesis import Synthesis
+from sley.compiler.synthesis import Synthesis, fastest, low_trees
 from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.graph import match_chunks
 from sley.ir.tables import NONE
 from sley.ir.topology import Builder
 from sley.model.bounds import Bounds
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import packed_GBps
-from sley.topologies import Forest, pack_forest
+from sley.topologies import Forest, least_height, match_forest, pack_forest
 from sley.topologies.forests import Ways
 from support.generators.examples import examples
 
@@ -33,6 +34,15 @@ COLLECTIVES = {
 }
 
 
+def above(parent: list[int], rank: int) -> list[int]:
+    """The ranks between a rank and the root of a tree, with the root."""
+    seen = [rank]
+    while (source := parent[seen[-1]]) != NONE:
+        assert source not in seen
+        seen.append(source)
+    return seen[1:]
+
+
 def check_trees(forest: Forest) -> list[int]:
     """Each tree reaches every rank. Returns the chunks of each root."""
     ranks, shares = forest.topology.ranks, [0] * forest.topology.ranks
@@ -40,11 +50,7 @@ def check_trees(forest: Forest) -> list[int]:
         (root,) = (rank for rank in range(ranks) if parent[rank] == NONE)
         shares[root] += weight
         for rank in range(ranks):
-            seen = [rank]
-            while (above := parent[seen[-1]]) != NONE:
-                assert above not in seen
-                seen.append(above)
-            assert seen[-1] == root
+            assert rank == root or above(parent, rank)[-1] == root
     assert sum(shares) == forest.chunks
     return shares
 
@@ -191,12 +197,14 @@ def test_trees_stay_within_the_bound_behind_switches(topology: Topology, collect
     st.sampled_from(list(COLLECTIVES)),
     st.booleans(),
     st.sampled_from(["msccl", "hpds"]),
+    st.sampled_from([None, 0, 1]),
 )
 def test_programs_along_trees_are_proven(
-    topology: Topology, collective: str, in_place: bool, schedule: str
+    topology: Topology, collective: str, in_place: bool, schedule: str, higher: int | None
 ) -> None:
     if topology.ranks > 1:
-        program = sley.synthesize(collective, topology, chunks=3, in_place=in_place)
+        height = None if higher is None else least_height(topology) + higher
+        program = sley.synthesize(collective, topology, chunks=3, height=height, in_place=in_place)
         sley.verify(sley.compile(program, topology=topology, schedule=schedule))
 
 
@@ -331,3 +339,148 @@ def test_a_cycle_beside_the_root_is_refused() -> None:
     rows[0] = [1, -1, 2, 1]  # ranks 1 and 2 send to each other
     with pytest.raises(SleyError, match="L138"):
         sley.algorithms.forest_allgather(3, trees=rows)
+
+
+def sends(topology: Topology) -> int:
+    """The most transfers that a rank's data needs, breadth first."""
+    ranks, most = range(topology.ranks), 0
+    for root in ranks:
+        reached, count = {root}, 0
+        while len(reached) < topology.ranks:
+            near = [(a, b) for a in reached for b in ranks]
+            src, dst = np.array(near, np.int32).T
+            reached |= set(dst[topology.are_linked(src, dst)].tolist())
+            count += 1
+        most = max(most, count)
+    return most
+
+
+@examples(60)
+@given(
+    st.one_of(direct_topologies(), switched_topologies()),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from([0, 1, 2, None]),
+)
+def test_matched_trees_keep_to_their_height(
+    topology: Topology, chunks: int, up: bool, higher: int | None
+) -> None:
+    least = least_height(topology)
+    assert least == sends(topology)
+    limit = None if higher is None else least + higher
+    forest = match_forest(topology, up=up, chunks=chunks, height=limit)
+    assert check_trees(forest) == [chunks] * topology.ranks
+    depth = [
+        len(above(parent, rank))
+        for parent in forest.parent.tolist()
+        for rank in range(topology.ranks)
+    ]
+    assert forest.height == max(depth)
+    assert least <= forest.height <= (topology.ranks if limit is None else limit)
+    tree, rank = np.nonzero(forest.parent != NONE)
+    ends = [forest.parent[tree, rank], rank]
+    assert topology.are_linked(*np.array(ends[::-1] if up else ends, np.int32)).all()
+    if not up and topology.ranks > 1:
+        assert forest.algbw_GBps == pytest.approx(bandwidth(forest))
+    with pytest.raises(SleyError, match="T612"):
+        match_forest(topology, height=least - 1)
+
+
+def matched(
+    ranks: int, src: Any, dst: Any, paths: list[list[int]], time: list[float], root: Any, most: Any
+) -> list[list[int]]:
+    """The plain twin of `match_chunks`: looks at all sends each time."""
+    parent = [[NONE] * ranks for _ in root]
+    held = [{rank: (0.0, 0)} for rank in root]  # by chunk: the arrival and sends, by rank
+    free, sent = [0.0] * len(time), [0] * len(src)
+    order = [[c for c, at in enumerate(root) if at == rank] for rank in range(ranks)]
+    while True:
+        best: tuple[Any, ...] = ()
+        for p, (a, b) in enumerate(zip(src, dst, strict=True)):
+            ready = max(free[link] for link in paths[p])
+            for place, c in enumerate(order[a]):
+                if b not in held[c] and held[c][a][1] < most[root[c]][b]:
+                    start = max(ready, held[c][a][0])
+                    arrival = start + max(time[link] for link in paths[p])
+                    key = arrival, sent[p], p, len(held[c]), place, c, start
+                    best = min(best or key, key)
+        if not best:
+            return parent
+        arrival, _, p, _, _, c, start = best
+        for link in paths[p]:
+            free[link] = start + time[link]
+        sent[p] += 1
+        parent[c][dst[p]] = src[p]
+        held[c][dst[p]] = arrival, held[c][src[p]][1] + 1
+        order[dst[p]].append(c)
+
+
+@examples(60)
+@given(st.data())
+def test_chunks_are_matched_in_the_order_of_their_arrivals(data: st.DataObject) -> None:
+    ranks, links = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 6))
+    every = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    src, dst = zip(*data.draw(st.permutations(every)), strict=True)
+    path = st.lists(st.integers(0, links - 1), min_size=1, max_size=3, unique=True)
+    paths = [data.draw(path) for _ in every]
+    time = data.draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=links, max_size=links))
+    root = data.draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=6))
+    most = data.draw(
+        st.lists(
+            st.lists(st.integers(1, 3), min_size=ranks, max_size=ranks),
+            min_size=ranks,
+            max_size=ranks,
+        )
+    )
+    found = match_chunks(
+        ranks,
+        src=np.array(src),
+        dst=np.array(dst),
+        first=np.cumsum([0, *map(len, paths)]),
+        path=np.concatenate(paths),
+        time=np.array(time),
+        root=np.array(root),
+        most=np.array(most).ravel(),
+    )
+    assert found.tolist() == matched(ranks, src, dst, paths, time, root, most)
+
+
+@pytest.mark.parametrize(
+    ("name", "height", "chunks", "share"),
+    [
+        *(("ndv4", 1, 1, 1.0), ("ndv4:4", 1, 1, 0.125), ("ndv4:4", 2, 1, 1.0)),
+        *(("dgx1", 2, 1, 0.58), ("dgx1", 2, 4, 0.66), ("torus:4x4", 4, 4, 1.0)),
+        ("gb200-nvl72:2", 3, 2, 0.99),
+    ],
+)
+def test_low_trees_share_links(name: str, height: int, chunks: int, share: float) -> None:
+    topology = topologies.find(name)
+    forest = match_forest(topology, chunks=chunks, height=height)
+    bounds = Bounds.of(sley.AllGather(topology.ranks), topology)
+    assert forest.height == height
+    assert forest.algbw_GBps >= share * bounds.algbw_GBps
+
+
+@pytest.mark.parametrize("collective", ["reducescatter", "allreduce"])
+def test_the_front_goes_from_low_trees_to_the_most_bandwidth(collective: str) -> None:
+    """For small sizes few sends are faster, for large ones much bandwidth."""
+    topology = topologies.dgx1()
+    low = low_trees(collective, topology)
+    assert low[0].forests[0].height == least_height(topology)
+    front, small, choice = fastest(collective, topology, 1 << 10, in_place=True)
+    assert choice.program.transfers == small.program(in_place=True).transfers
+    assert small.height == min(one.height for one in front)
+    _, large, _ = fastest(collective, topology, 1 << 30, in_place=True)
+    assert large.algbw_GBps > 1.15 * small.algbw_GBps
+    most = max(one.algbw_GBps for one in front)
+    assert most >= Synthesis.of(collective, topology).algbw_GBps
+    for one in front:
+        lower = [o for o in front if o.height < one.height and o.chunks <= one.chunks]
+        limit = max([o.algbw_GBps for o in lower], default=0)
+        assert one.algbw_GBps > 1.1 * limit or one.algbw_GBps == most
+
+
+def test_one_rank_needs_no_sends() -> None:
+    topology = Topology.cluster(1, 1)
+    assert least_height(topology) == match_forest(topology).height == 0
+    assert [one.height for one in low_trees("allgather", topology)] == [0]

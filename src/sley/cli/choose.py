@@ -129,7 +129,7 @@ def choose_command(  # as many parameters as options; click passes each by name
             check_same_bits(plan, cluster.node, same_bits)
         return found, one
 
-    made = [pair for one in selections for pair in fitting(one, program_of)]
+    made = [pair for one in selections for pair in fitting(one, cluster, program_of)]
     programs = [program for program, _ in made]
     if nccl:
         check_nccl(programs[0].collective, cluster)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from sley.cli.nccl import by_name, is_nccl, simulate_nccl
-from sley.cli.options import PlanCommand, Selection, common_options, plan_options, size_options
+from sley.cli.options import ARG, PlanCommand, Selection, common_options, plan_options, size_options
 from sley.cli.output import Command, Phases, diagnostics_json, echo, print_written, report_error
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
@@ -16,6 +16,7 @@ from sley.cli.sources import choosing_for, fitting, plan_of, prefer_in_place
 from sley.errors import SleyError
 from sley.model.simulation import Simulation
 from sley.report.simulation import comparison_table
+from sley.topologies import find
 
 
 @click.command("selection", cls=PlanCommand, add_help_option=False)
@@ -52,11 +53,11 @@ def compare_command(
     columns: list[tuple[str, list[Simulation]]] = []
     refused: list[tuple[str, SleyError]] = []
 
-    def simulate(selection: Selection) -> tuple[str, list[Simulation]]:
+    def simulate(selection: Selection) -> tuple[Selection, list[Simulation]]:
         plan = plan_of(prefer_in_place(selection), phases, verify=True)
         simulator = simulating.simulator(plan, executions=bool(reports))
         with phases("simulating"):
-            return selection.what, run_sizes(simulator, sizes, quiet=phases.quiet)
+            return selection, run_sizes(simulator, sizes, quiet=phases.quiet)
 
     for text in what:
         try:
@@ -67,8 +68,9 @@ def compare_command(
                         simulate_nccl(selection, simulating, sizes, executions=bool(reports))
                     )
                 continue
-            found = fitting(choosing_for(selection, sizes), simulate)
-            named = [(text.replace(selection.what, one, 1), row) for one, row in found]
+            cluster = None if selection.topology is None else find(selection.topology)
+            found = fitting(choosing_for(selection, sizes), cluster, simulate)
+            named = [(_named(text, selection, one), row) for one, row in found]
             known = {name for name, _ in columns}
             columns += [(name, row) for name, row in named if name not in known]
         except SleyError as error:
@@ -96,6 +98,13 @@ def compare_command(
         phases.report()
     if refused:
         sys.exit(1)
+
+
+def _named(text: str, given: Selection, one: Selection) -> str:
+    """A WHAT in words, of one that it stands for."""
+    further = one.arguments.keys() - given.arguments.keys()
+    words = [f"{ARG} {word}={one.arguments[word]}" for word in sorted(further)]
+    return " ".join([text.replace(given.what, one.what, 1), *words])
 
 
 def _labels(what: tuple[str, ...]) -> dict[str, str]:

@@ -89,7 +89,7 @@ def replan_command(
         if not is_compiled(selection):  # with the options of the new plan, which are compared
             plan = choose(lift(plan), size, whole, **COMPARED).at(size).plan
         name, in_place = plan.collective.name, plan.collective.in_place
-        _, found = fastest(name, left, size, in_place=in_place)
+        *_, found = fastest(name, left, size, in_place=in_place)
     new = found.plan
     if output is not None:
         files.save(new, output)

@@ -28,7 +28,7 @@ from sley.compiler import Options, compile_in_phases
 from sley.compiler.opening import Maker, Source
 from sley.compiler.passes import links
 from sley.compiler.passes.lift import lift
-from sley.compiler.synthesis import Synthesis
+from sley.compiler.synthesis import Synthesis, low_trees
 from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
@@ -53,6 +53,9 @@ T = TypeVar("T")
 NCCL = "nccl-"
 """How a WHAT begins that stands for what NCCL chooses at each size."""
 
+_OF_TREES = ("height", "chunks")
+"""Arguments of `Synthesis.of` that an algorithm along trees takes on a topology."""
+
 MESSAGE_TARGETS = tuple(
     name for name, target in TARGETS.items() if not FORMATS[target.suffix].one_sided
 )
@@ -76,12 +79,17 @@ def is_collective(what: str) -> bool:
     return bool(for_collective(what)) and not Path(what).exists()
 
 
-def fitting(selection: Selection, make: Callable[[Selection], T]) -> list[T]:
-    """What `make` makes of the selection, or of each algorithm of the collective that it is; a note
-    names the algorithms that it refuses. Errors: those of `make`, if none fits."""
+def fitting(
+    selection: Selection, topology: Topology | None, make: Callable[[Selection], T]
+) -> list[T]:
+    """What `make` makes of the selection, or of each algorithm of the collective that it is, with
+    trees of several heights; a note names the algorithms that it refuses. Errors: those of `make`,
+    if none fits."""
     if not is_collective(selection.what):
         return [make(selection)]
     every = [replace(selection, what=one.name) for one in for_collective(selection.what)]
+    if topology is not None:
+        every += [low for one in every if takes(one, "trees") for low in _low(one, topology)]
     made: list[T] = []
     left_out: defaultdict[str, list[str]] = defaultdict(list)
     refused: SleyError | click.UsageError | None = None
@@ -100,6 +108,14 @@ def fitting(selection: Selection, make: Callable[[Selection], T]) -> list[T]:
         of = "; ".join(f"{', '.join(names)} ({why})" for why, names in left_out.items())
         print_note(f"left out, since they don't fit: {of}")
     return made
+
+
+def _low(selection: Selection, topology: Topology) -> list[Selection]:
+    """An algorithm along trees, with the heights and chunks of low ones."""
+    made = low_trees(CATALOG[selection.what].collective, topology)
+    numbers = [(one.forests[0].height, one.chunks // topology.ranks) for one in made]
+    words = [dict(zip(_OF_TREES, one, strict=True)) for one in numbers]
+    return [replace(selection, arguments={**selection.arguments, **one}) for one in words]
 
 
 def _refuse_collective(selection: Selection) -> SleyError:
@@ -360,8 +376,10 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
             return fitting
         if "trees" in selection.arguments:
             return fitting
-        made = Synthesis.of(CATALOG[selection.what].collective, topology)
-        return replace(fitting, arguments={**selection.arguments, **made.arguments})
+        given: dict[str, Any] = {**selection.arguments}
+        numbers = {word: given.pop(word) for word in _OF_TREES if word in given}
+        made = Synthesis.of(CATALOG[selection.what].collective, topology, **numbers)
+        return replace(fitting, arguments={**given, **made.arguments})
     if not (takes(selection, "nodes") and takes(selection, "gpus")):
         return selection
     fitting = replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)

@@ -8,7 +8,7 @@ import click
 
 from sley.cli.choose import options_json
 from sley.cli.options import SizeType, Whole, common_options, output_option, place_option
-from sley.cli.output import Command, Phases, print_rows, print_written
+from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.sources import topology_of
 from sley.compiler.synthesis import fastest
 from sley.errors import counted
@@ -16,6 +16,8 @@ from sley.formats import program_source, write_file
 from sley.ir.sizes import size_text
 from sley.model.bounds import Bounds
 from sley.topologies.forests import MOST_CHUNKS, WITHIN
+
+_SHOWN = ("height", "chunks", "algbw_GBps")
 
 
 @click.command("synthesize", cls=Command)
@@ -48,16 +50,16 @@ def synthesize_command(  # as many parameters as options; click passes each by n
 ) -> None:
     """Make a COLLECTIVE for a topology, along trees: allgather, reducescatter or allreduce.
 
-    The trees are those of ForestColl, found by maximum flows; of several numbers of them, the ones
-    that are simulated as the fastest, with few of the compiler's options. The program is proven.
-    sley choose forest-COLLECTIVE --topology ... tries all options.
+    Of trees from the least height, for small sizes, to those of ForestColl, which maximum flows
+    find for large ones, these are simulated as the fastest, with few of the compiler's options.
+    The program is proven. sley choose COLLECTIVE --topology ... tries all options.
     """
     if output is not None and output.suffix.lower() != ".py":
         raise click.UsageError(f"the program is written as Python: -o {output.with_suffix('.py')}")
     cluster = topology_of(topology)
     assert cluster is not None
     with phases("packing, compiling and simulating"):
-        made, choice = fastest(
+        front, made, choice = fastest(
             collective, cluster, size, chunks=chunks, within=within, in_place=in_place
         )
     forest, program = made.forests[0], choice.program
@@ -69,9 +71,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
         phases.print_json(
             program=program.name,
             trees=len(forest.weight),
-            height=forest.height,
-            chunks=forest.chunks,
-            algbw_GBps=made.algbw_GBps,
+            **attributes(made, *_SHOWN),
             bound_GBps=bounds.algbw_GBps,
             bound=bounds.reason,
             simulated={
@@ -80,10 +80,11 @@ def synthesize_command(  # as many parameters as options; click passes each by n
                 "of_bound": choice.end.of_bound,
                 "options": options_json(choice.options),
             },
+            front=[attributes(one, *_SHOWN) for one in front],
             output=None if output is None else str(output),
         )
         return
-    of, data = counted(forest.height, "send"), counted(forest.chunks, "chunk")
+    of, data = counted(made.height, "send"), counted(made.chunks, "chunk")
     rows = [
         ("program", program.name),
         ("trees", f"{len(forest.weight)}, at most {of} high, for {data} of all ranks' data"),
@@ -99,4 +100,11 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     ]
     print_rows(rows)
     print_written(output)
+    head = (f"{word:>10}" for word in ("height", "trees", "chunks", "GB/s", "of bound"))
+    echo("\ncompared  " + "".join(head))
+    for one in front:
+        counts = one.height, len(one.forests[0].weight), one.chunks
+        rates = f"{one.algbw_GBps:>10.2f}{one.algbw_GBps / bounds.algbw_GBps:>10.1%}"
+        row = "".join(f"{number:>10}" for number in counts) + rates
+        echo(f"{'fastest' if one is made else '':<10}{row}")
     phases.report()

@@ -18,7 +18,7 @@ from sley.ir.tables import FloatArray, LongArray, Value
 from sley.ir.topology import Topology
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import best_packing
-from sley.topologies import Forest, pack_forest, topology_of
+from sley.topologies import Forest, least_height, match_forest, pack_forest, topology_of
 from sley.topologies.forests import WITHIN, Ways, forest_on
 
 _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
@@ -28,13 +28,16 @@ COMPARED: Mapping[str, Any] = {
     "schedule": "hpds",
     "allocate": "connection",
     "channels": 1,
-    "protocol": "Simple",
+    "protocol": ["Simple", "LL", "LL128"],
     "instances": [1, 2, 4],
 }
 """The options with which plans along trees are compared; those that `choose` tries take minutes."""
 
 _FEW_CHUNKS = (1, 2, 4)
-"""Chunks of each rank's data whose trees are compared with those closest to the bound."""
+"""Chunks of each rank's data whose trees are looked for with each limit of their height."""
+
+_GAIN = 1.2
+"""How many times as much bandwidth higher trees have to give."""
 
 _SHARES = (1, 2, 4)
 """The average chunks of a root that are tried where roots have different shares."""
@@ -62,8 +65,10 @@ class Synthesis(Value):
         *,
         chunks: int | None = None,
         within: float = WITHIN,
+        height: int | None = None,
     ) -> Synthesis:
-        """The trees for a topology. Errors: T612."""
+        """The trees for a topology: those of `pack_forest`, or with a height of `match_forest`.
+        Errors: T612."""
         known = [one for one in for_collective(collective) if "trees" in one.parameters]
         if not known:
             raise T612.error(
@@ -76,14 +81,27 @@ class Synthesis(Value):
         for up in _DIRECTIONS[collective]:
             if forests and _is_symmetric(topology):
                 forests.append(replace(forests[0], up=up))
+            elif height is not None:
+                few = 1 if chunks is None else chunks
+                forests.append(match_forest(topology, up=up, chunks=few, height=height))
             else:
                 number = forests[0].chunks // topology.ranks if forests else chunks
                 forests.append(pack_forest(topology, up=up, chunks=number, within=within))
         made = cls(collective, tuple(forests))
-        if collective == "allreduce" and chunks is None:
+        if collective == "allreduce" and chunks is None and height is None:
             others = _by_shares(topology, made.algbw_GBps / (1 - within))
             made = max([made, *others], key=lambda one: one.algbw_GBps)
         return made
+
+    @property
+    def chunks(self) -> int:
+        """The chunks of a call's data."""
+        return self.forests[0].chunks
+
+    @property
+    def height(self) -> int:
+        """The most sends that follow one another, up and down."""
+        return sum(forest.height for forest in self.forests)
 
     @property
     def loads(self) -> LongArray:
@@ -96,7 +114,7 @@ class Synthesis(Value):
         """The size of a call over the time of the busiest link; infinite for one rank."""
         of = self.forests[0]
         busiest = float((self.loads / of.topology.links.GBps).max(initial=0))
-        return of.chunks / busiest if busiest else float("inf")
+        return self.chunks / busiest if busiest else float("inf")
 
     @property
     def arguments(self) -> dict[str, list[list[int]]]:
@@ -120,16 +138,34 @@ def synthesize(
     *,
     chunks: int | None = None,
     within: float = WITHIN,
+    height: int | None = None,
     in_place: bool = False,
 ) -> Program:
     """A program for all ranks of a topology, along trees whose link loads come close to the
     bandwidth bound (ForestColl, arXiv 2402.06787).
 
     collective: allgather, reducescatter or allreduce. topology: a topology, or its name. chunks,
-    within: as for `sley.topologies.pack_forest`. Errors: T604, T612.
+    within: as for `sley.topologies.pack_forest`. height: for small sizes, the most sends between a
+    root and a rank, as for `sley.topologies.match_forest`. Errors: T604, T612.
     """
-    made = Synthesis.of(collective, topology_of(topology), chunks=chunks, within=within)
+    cluster = topology_of(topology)
+    made = Synthesis.of(collective, cluster, chunks=chunks, within=within, height=height)
     return made.program(in_place=in_place)
+
+
+def low_trees(collective: str, topology: Topology) -> list[Synthesis]:
+    """The front of trees with few chunks, by ascending height, from the least possible one until
+    higher ones have hardly more bandwidth. Errors: T612."""
+    made = list[Synthesis]()
+    for height in range(least_height(topology), topology.ranks):
+        before = len(made)
+        row = [Synthesis.of(collective, topology, chunks=n, height=height) for n in _FEW_CHUNKS]
+        # Where more chunks take the same trees, fewer do too.
+        new = [one for one in row if np.gcd.reduce(one.forests[0].weight) == 1]
+        made = _front([*made, *new])
+        if len(made) == before:
+            break
+    return made
 
 
 def fastest(
@@ -140,14 +176,36 @@ def fastest(
     chunks: int | None = None,
     within: float = WITHIN,
     in_place: bool,
-) -> tuple[Synthesis, Choice]:
-    """The trees, and their plan, that are simulated as the fastest for a size: those of `chunks`,
-    by default of the number by `within` and of smaller ones, with `COMPARED`. Errors: T612."""
-    numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
-    made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
+) -> tuple[list[Synthesis], Synthesis, Choice]:
+    """Trees from low ones to those of `pack_forest`, the ones that are simulated as the fastest for
+    a size, and their plan, with the options `COMPARED`.
+
+    chunks: only the trees of `pack_forest` with so many. Errors: T612.
+    """
+    made = [Synthesis.of(collective, topology, chunks=chunks, within=within)]
+    if chunks is None:
+        made = _front([*low_trees(collective, topology), *made])
     programs = [one.program(in_place=in_place) for one in made]
     choice = choose(programs, size, topology, **COMPARED).at(size)
-    return next(m for m, p in zip(made, programs, strict=True) if p is choice.program), choice
+    best = next(m for m, p in zip(made, programs, strict=True) if p is choice.program)
+    return made, best, choice
+
+
+def _front(made: list[Synthesis]) -> list[Synthesis]:
+    """By ascending height, those with as much bandwidth as all others that are not higher and have
+    fewer chunks, if they are higher or have as many chunks by a gain; and the one with the most."""
+    order = sorted(made, key=lambda one: (one.height, one.chunks, -one.algbw_GBps))
+    most = max(order, key=lambda one: one.algbw_GBps)
+    kept = list[Synthesis]()
+    for one in order:
+        needed = [
+            k.algbw_GBps * (1 if k.height == one.height and k.chunks < one.chunks else _GAIN)
+            for k in kept
+            if k.chunks <= one.chunks
+        ]
+        if one is most or one.algbw_GBps >= max(needed, default=0) * (1 - 1e-9):
+            kept.append(one)
+    return kept
 
 
 def _by_shares(topology: Topology, least_GBps: float) -> list[Synthesis]:  # noqa: N803 - a unit

@@ -29,6 +29,11 @@ def levels(vertices: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,
     (vertices,), the number of edges of the longest path from a root to each vertex; -1 for vertices on a cycle or behind one. Linear in the edges, which may repeat.
     """
 
+def match_chunks(ranks: int, **columns: NDArray[Any]) -> NDArray[numpy.int32]:
+    """
+    (chunks, ranks), the rank that sends each chunk to each rank, -1 for the root; the columns are those of `Spreading` (native/graphs/matching.hpp).
+    """
+
 def conflicts(cells: int, *, unordered: bool, **columns: NDArray[Any]) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.int64], NDArray[numpy.uint8]]:
     """
     The columns of `sley.ir.happens_before.Hazards`; those given are named as in native/graphs/hazards.hpp.

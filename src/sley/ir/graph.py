@@ -1,4 +1,5 @@
-"""Graph: levels, cycles, flows, shortest paths and strong components of directed graphs.
+"""Graph: levels, cycles, flows, shortest paths, strong components and spanning trees of directed
+graphs.
 
 Vertices are numbers from 0. `src` and `dst`, int64 (edges,), are the ends of the edges; several may
 have the same ends. Errors of all functions: R512 without the extension module.
@@ -95,4 +96,12 @@ def distances(
 def strong_components(vertices: int, src: LongArray, dst: LongArray) -> LongArray:
     """int64 (vertices,): the number of each vertex's strong component, from 0."""
     found: LongArray = load(_MODULE).strong_components(vertices, src, dst)
+    return found
+
+
+def match_chunks(ranks: int, **columns: NDArray[Any]) -> IntArray:
+    """int32 (chunks, ranks): the rank that sends each chunk to each rank; NONE for its root. Of all
+    sends, the next one is always the one that arrives first. columns: those of `Spreading`
+    (native/graphs/matching.hpp)."""
+    found: IntArray = load(_MODULE).match_chunks(ranks, **columns)
     return found
