@@ -24,7 +24,7 @@ from sley.model.bounds import Bounds
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import packed_GBps
 from sley.topologies import Forest, least_height, match_forest, pack_forest
-from sley.topologies.forests import Ways
+from sley.topologies.rates import RankPairs, tree_rates
 from support.generators.examples import examples
 
 COLLECTIVES = {
@@ -122,6 +122,16 @@ def along_paths(topology: Topology) -> float:
     return float(-found.fun * ranks)
 
 
+def fitting_rate(topology: Topology, ups: tuple[bool, ...]) -> float:
+    """The rate of all trees, with roots of equal shares if they are of one direction; the rates of
+    pairs fit on the links."""
+    shares = np.ones(topology.ranks, np.int64) if len(ups) == 1 else None
+    rates = tree_rates(RankPairs.of(topology), ups, shares)
+    loads = sum(rates.pairs.loads(one) for one in rates.GBps)
+    assert (loads <= topology.links.GBps * (1 + 1e-6)).all()
+    return rates.algbw_GBps
+
+
 @st.composite
 def direct_topologies(draw: st.DrawFn) -> Topology:
     """A ring with further links, in both directions or, with other rates, in one."""
@@ -135,7 +145,8 @@ def direct_topologies(draw: st.DrawFn) -> Topology:
 
 @st.composite
 def switched_topologies(draw: st.DrawFn) -> Topology:
-    """Nodes of GPUs around switches, with cards that GPUs share, and direct links in a node."""
+    """Nodes of GPUs around switches, with cards that GPUs share, behind PCIe switches or not, and
+    direct links in a node."""
     nodes, gpus = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     node = np.repeat(np.arange(nodes), gpus)
     rank, rate = np.arange(nodes * gpus), st.sampled_from([5.0, 10.0, 12.0, 30.0])
@@ -147,8 +158,14 @@ def switched_topologies(draw: st.DrawFn) -> Topology:
         builder.both(rank[::gpus], rank[1::gpus], LinkKind.NVLINK, 25.0, draw(rate))
     if nodes > 1:
         shared = draw(st.sampled_from([n for n in range(1, gpus + 1) if gpus % n == 0]))
-        cards = builder.add(VertexKind.NIC, np.repeat(np.arange(nodes), gpus // shared))
-        builder.both(rank, cards[rank // shared], LinkKind.PCIE, 25.0, draw(rate))
+        home = np.repeat(np.arange(nodes), gpus // shared)
+        cards = builder.add(VertexKind.NIC, home)
+        if draw(st.booleans()):
+            switch = builder.add(VertexKind.PCIE, np.arange(nodes))
+            builder.both(rank, switch[node], LinkKind.PCIE, 25.0, draw(rate))
+            builder.both(cards, switch[home], LinkKind.PCIE, 25.0, draw(rate))
+        else:
+            builder.both(rank, cards[rank // shared], LinkKind.PCIE, 25.0, draw(rate))
         network = builder.add(VertexKind.NETWORK, [NONE])
         builder.both(cards, np.full(len(cards), network[0]), LinkKind.NETWORK, 25.0, draw(rate))
     return builder.topology()
@@ -188,7 +205,8 @@ def test_trees_stay_within_the_bound_behind_switches(topology: Topology, collect
     assert made.algbw_GBps <= bounds.algbw_GBps * (1 + 1e-9)
     if collective == "allgather":  # links are symmetric
         most = along_paths(topology)
-        assert 0.9 * most <= made.algbw_GBps <= most * (1 + 1e-6)
+        assert fitting_rate(topology, (False,)) == pytest.approx(most, rel=1e-5)
+        assert 0.95 * most * (1 - 1e-6) <= made.algbw_GBps <= most * (1 + 1e-6)
 
 
 @examples(25)
@@ -323,14 +341,15 @@ def test_shares_differ_only_for_an_allreduce(trees: list[list[int]]) -> None:
 @examples(40)
 @given(direct_topologies())
 def test_an_allreduce_comes_near_the_best_shares_of_roots(topology: Topology) -> None:
-    """The linear program of the bound knows the best rate; up to 4 chunks a rank cut it."""
+    """The linear program of the bound knows the best rate."""
     made = Synthesis.of("allreduce", topology)
     shares = [check_trees(forest) for forest in made.forests]
     assert shares[0] == shares[1]
-    ways = Ways.of(topology)
-    network = CapacityGraph(ways.vertices, ways.src, ways.dst, ways.GBps)
+    links = topology.links
+    network = CapacityGraph(topology.ranks, links.src, links.dst, links.GBps)
     best = packed_GBps(network, topology.ranks)
-    assert 0.8 * best <= made.algbw_GBps <= best * (1 + 1e-6)
+    assert fitting_rate(topology, (True, False)) == pytest.approx(best, rel=1e-5)
+    assert 0.95 * best * (1 - 1e-6) <= made.algbw_GBps <= best * (1 + 1e-6)
     sley.verify(sley.compile(made.program(), topology=topology))
 
 
