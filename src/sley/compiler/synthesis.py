@@ -33,10 +33,16 @@ COMPARED: Mapping[str, Any] = {
 """The options with which plans along trees are compared; those that `choose` tries take minutes."""
 
 _FEW_CHUNKS = (1, 2, 4)
-"""Chunks of each rank's data whose trees are looked for with each limit of their height."""
+"""Chunks of each rank's data whose trees are compared, of each height."""
 
 _GAIN = 1.2
 """How many times as much bandwidth higher trees have to give."""
+
+_SEND_US = 3.0
+"""About the time of a send without data."""
+
+_FAR = 3
+"""How many times as slow, by sends and link loads alone, trees are that are not simulated."""
 
 _SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The average chunks of a root that are tried where roots have different shares."""
@@ -178,12 +184,15 @@ def fastest(
 
     chunks: only the trees of `pack_forest` with so many. Errors: T612.
     """
-    made = [Synthesis.of(collective, topology, chunks=chunks, within=within)]
+    numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
+    made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
     if chunks is None:
         made = _front([*low_trees(collective, topology), *made])
-    programs = [one.program(in_place=in_place) for one in made]
+    about_us = [one.height * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
+    near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
+    programs = [one.program(in_place=in_place) for one in near]
     choice = choose(programs, size, topology, **COMPARED).at(size)
-    best = next(m for m, p in zip(made, programs, strict=True) if p is choice.program)
+    best = next(m for m, p in zip(near, programs, strict=True) if p is choice.program)
     return made, best, choice
 
 
