@@ -83,7 +83,7 @@ class Forest(Value):
         return int(self.weight.sum())
 
     @property
-    def trees(self) -> LongArray:
+    def rows(self) -> LongArray:
         """int64 (trees, 1 + ranks): the weight of each tree, then the parent of each rank, as
         `sley.algorithms.forest_allgather` takes them."""
         return np.column_stack([self.weight, self.parent])
@@ -135,16 +135,7 @@ def pack_forest(
     switches can't be split along the paths of transfers without loss, trees stay below the bound.
     Errors: T612.
     """
-    right = chunks is None or (is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS)
-    if not right or not (is_real(within) and 0 <= within < 1):
-        expected = f"chunks from 1 to {MOST_CHUNKS}, within a share of the bound from 0 to 1"
-        raise T612.error(expected=expected, found=f"chunks={chunks!r}, within={within!r}")
-    if topology.ranks > MOST_RANKS:
-        raise T612.error(
-            expected=f"at most {MOST_RANKS} ranks",
-            found=f"{topology.name}: {topology.ranks}",
-            remedy="Synthesize for fewer nodes.",
-        )
+    check_request(topology, chunks, within, MOST_RANKS)
     if topology.ranks == 1:
         return Forest(topology, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
     ways = Ways.of(topology)
@@ -173,6 +164,20 @@ def pack_forest(
             remedy="Give another number of chunks.",
         )
     return best
+
+
+def check_request(topology: Topology, chunks: int | None, within: float, most_ranks: int) -> None:
+    """Refuses arguments as for `pack_forest`, and more ranks. Errors: T612."""
+    right = chunks is None or (is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS)
+    if not right or not (is_real(within) and 0 <= within < 1):
+        expected = f"chunks from 1 to {MOST_CHUNKS}, within a share of the bound from 0 to 1"
+        raise T612.error(expected=expected, found=f"chunks={chunks!r}, within={within!r}")
+    if topology.ranks > most_ranks:
+        raise T612.error(
+            expected=f"at most {most_ranks} ranks",
+            found=f"{topology.name}: {topology.ranks}",
+            remedy="Synthesize for fewer nodes.",
+        )
 
 
 def forest_on(ways: Ways, topology: Topology, chunks: LongArray, *, up: bool) -> Forest | None:
