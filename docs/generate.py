@@ -46,6 +46,7 @@ MODULES: dict[str, str | None] = {
     "collectives": None,
     "dependencies": None,
     "graph": None,
+    "linear": None,
     "happens_before": None,
     "faults": None,
     "groups": None,

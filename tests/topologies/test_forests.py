@@ -22,7 +22,7 @@ from sley.model.bounds import Bounds
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import packed_GBps
 from sley.topologies import Forest, pack_forest
-from sley.topologies.forests import Ways
+from sley.topologies.rates import RankPairs, tree_rates
 from support.generators.examples import examples
 from support.generators.fabrics import direct_topologies, switched_topologies
 
@@ -116,6 +116,16 @@ def along_paths(topology: Topology) -> float:
     return float(-found.fun * ranks)
 
 
+def fitting_rate(topology: Topology, ups: tuple[bool, ...]) -> float:
+    """The rate of all trees, with roots of equal shares if they are of one direction; the rates of
+    pairs fit on the links."""
+    shares = np.ones(topology.ranks, np.int64) if len(ups) == 1 else None
+    rates = tree_rates(RankPairs.of(topology), ups, shares)
+    loads = sum(rates.pairs.loads(one) for one in rates.GBps)
+    assert (loads <= topology.links.GBps * (1 + 1e-6)).all()
+    return rates.algbw_GBps
+
+
 @examples(60)
 @given(direct_topologies(), st.integers(1, 8))
 def test_trees_reach_what_the_narrowest_cut_allows(topology: Topology, chunks: int) -> None:
@@ -150,7 +160,8 @@ def test_trees_stay_within_the_bound_behind_switches(topology: Topology, collect
     assert made.algbw_GBps <= bounds.algbw_GBps * (1 + 1e-9)
     if collective == "allgather":  # links are symmetric
         most = along_paths(topology)
-        assert 0.9 * most <= made.algbw_GBps <= most * (1 + 1e-6)
+        assert fitting_rate(topology, (False,)) == pytest.approx(most, rel=1e-5)
+        assert 0.95 * most * (1 - 1e-6) <= made.algbw_GBps <= most * (1 + 1e-6)
 
 
 @examples(25)
@@ -283,14 +294,15 @@ def test_shares_differ_only_for_an_allreduce(trees: list[list[int]]) -> None:
 @examples(40)
 @given(direct_topologies())
 def test_an_allreduce_comes_near_the_best_shares_of_roots(topology: Topology) -> None:
-    """The linear program of the bound knows the best rate; up to 4 chunks a rank cut it."""
+    """The linear program of the bound knows the best rate."""
     made = Synthesis.of("allreduce", topology)
     shares = [check_trees(forest) for forest in made.parts]
     assert shares[0] == shares[1]
-    ways = Ways.of(topology)
-    network = CapacityGraph(ways.vertices, ways.src, ways.dst, ways.GBps)
+    links = topology.links
+    network = CapacityGraph(topology.ranks, links.src, links.dst, links.GBps)
     best = packed_GBps(network, topology.ranks)
-    assert 0.8 * best <= made.algbw_GBps <= best * (1 + 1e-6)
+    assert fitting_rate(topology, (True, False)) == pytest.approx(best, rel=1e-5)
+    assert 0.95 * best * (1 - 1e-6) <= made.algbw_GBps <= best * (1 + 1e-6)
     sley.verify(sley.compile(made.program(), topology=topology))
 
 

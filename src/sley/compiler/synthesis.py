@@ -16,10 +16,9 @@ from sley.errors.topology import T612
 from sley.ir.program import Program
 from sley.ir.tables import FloatArray, LongArray, Value
 from sley.ir.topology import Topology
-from sley.model.bounds.network import CapacityGraph
-from sley.model.bounds.packing import best_packing
 from sley.topologies import Forest, Routing, find_routes, pack_forest, topology_of
-from sley.topologies.forests import WITHIN, Ways, forest_on
+from sley.topologies.forests import WITHIN, forest_on
+from sley.topologies.rates import RankPairs, tree_rates
 
 _ROUTED = "alltoall"
 """The collective that takes routes."""
@@ -42,11 +41,8 @@ _OF_ROUTES = {"schedule": "msccl"}
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared with those closest to the bound."""
 
-_SHARES = (1, 2, 4)
+_SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The average chunks of a root that are tried where roots have different shares."""
-
-_LEAST_PART = 1e-6
-"""The share of the largest rate below which a part of a link is a rounding error."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,7 +79,7 @@ class Synthesis(Value):
                 forests.append(pack_forest(topology, up=up, chunks=number, within=within))
         made = cls(collective, tuple(forests))
         if collective == "allreduce" and chunks is None:
-            others = _by_shares(topology, made.algbw_GBps / (1 - within))
+            others = _by_shares(topology, made.algbw_GBps, within)
             made = max([made, *others], key=lambda one: one.algbw_GBps)
         return made
 
@@ -172,26 +168,22 @@ def _algorithm(collective: str) -> Algorithm:
     )
 
 
-def _by_shares(topology: Topology, least_GBps: float) -> list[Synthesis]:  # noqa: N803 - a unit
-    """AllReduces whose roots have other shares of the data than equal ones, if these may reach a
-    rate: a rank that few links join had better be no root, since it would receive its share twice.
+def _by_shares(topology: Topology, equal_GBps: float, within: float) -> list[Synthesis]:  # noqa: N803 - a unit
+    """AllReduces whose roots have other shares of the data than equal ones, if these may be faster
+    by more than `within`, up to the first that comes as close to the best shares: a rank that few
+    links join had better be no root, since it would receive its share twice.
     """
-    ways = Ways.of(topology)
-    network = CapacityGraph(ways.vertices, ways.src, ways.dst, ways.GBps)
-    packing = best_packing(network, topology.ranks)
-    if packing is None or packing.root.sum() < least_GBps:
-        return []
-    made = []
+    pairs, ups = RankPairs.of(topology), _DIRECTIONS["allreduce"]
+    best, made = tree_rates(pairs, ups, None), list[Synthesis]()
     for number in _SHARES:
-        chunks = _apportioned(packing.root, number * topology.ranks)
-        forests = list[Forest]()
-        for up, rates in ((True, packing.up), (False, packing.down)):
-            used = rates > rates.max() * _LEAST_PART
-            part = ways.limited(network.src[used], network.dst[used], rates[used])
-            found = forest_on(part.reversed() if up else part, topology, chunks, up=up)
-            forests += [] if found is None else [found]
-        if len(forests) == len(_DIRECTIONS["allreduce"]):
-            made.append(Synthesis("allreduce", tuple(forests)))
+        fastest_GBps = max([equal_GBps, *(one.algbw_GBps for one in made)])  # noqa: N806 - a unit
+        if best.algbw_GBps * (1 - within) <= fastest_GBps:
+            break
+        chunks = _apportioned(best.root, number * topology.ranks)
+        rates = tree_rates(pairs, ups, chunks)
+        forests = [forest_on(rates, chunks, direction) for direction in range(len(ups))]
+        found = tuple(one for one in forests if one is not None)
+        made += [Synthesis("allreduce", found)] if len(found) == len(ups) else []
     return made
 
 

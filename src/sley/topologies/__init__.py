@@ -6,8 +6,8 @@ cluster of two nodes of "ndv4", `dgx_a100()` one node of "dgx-a100".
 Files: clusters (texts of --topology, meshes and tori), files (load and save), machine (machines and
 their TOML), one_gpu (a GPU that all ranks share), graph (whole topologies as TOML), nccl_log,
 xml_trees, smi, taccl (other tools' files), assumptions (rates that those leave out), structure
-(what the links of a topology form), forests (trees that reach its bandwidth bound), routes
-(the same for an AllToAll).
+(what the links of a topology form), rates and forests (trees that reach its bandwidth bound),
+routes (the same for an AllToAll).
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ import numpy as np
 from sley.errors.topology import T612
 from sley.ir.graph import distances
 from sley.ir.linear import LinearProgram
-from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, Value, frozen_array
+from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, Value, frozen_array, spans
 from sley.ir.topology import Topology
 from sley.topologies.forests import WITHIN, check_request
+from sley.topologies.rates import RankPairs
 
 MOST_RANKS = 64
 """Bound on the ranks of a topology: the time of the linear program grows with their fourth power.
@@ -55,7 +56,7 @@ difference."""
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Routing(Value):
-    """Routing from every rank to every other.
+    """Routes from every rank to every other.
 
     topology: where they are. weight: int64 (routes,), the chunks that each route carries.
     passed: int32 (routes, longest), the ranks that it passes, from source to destination; NONE
@@ -107,8 +108,10 @@ class Routing(Value):
         )
 
 
-def find_routes(topology: Topology, *, chunks: int | None = None, within: float = WITHIN) -> Routing:
-    """Routing between all ranks of a topology.
+def find_routes(
+    topology: Topology, *, chunks: int | None = None, within: float = WITHIN
+) -> Routing:
+    """Routes between all ranks of a topology.
 
     chunks: of the data between two ranks; by default the fewest, of several numbers up to 8, with
     which the routes lack at most `within` of the best routes' bandwidth, or the one with the most.
@@ -146,14 +149,11 @@ class _Shares:
 
     def __init__(self, topology: Topology) -> None:
         self._ranks, self._GBps = topology.ranks, topology.links.GBps
-        every = np.indices((self._ranks, self._ranks), np.int32).reshape(2, -1)
-        linked = topology.are_linked(*every)
-        self._src, self._dst = (ends[linked].astype(np.int64) for ends in every)
+        self._pairs = pairs = RankPairs.of(topology)
         self._number = np.full((self._ranks, self._ranks), NONE)
-        self._number[self._src, self._dst] = np.arange(len(self._src))
-        self._paths = topology.paths(self._src, self._dst)
+        self._number[pairs.src, pairs.dst] = np.arange(len(pairs.src))
         self._from, self._to = np.nonzero(~np.eye(self._ranks, dtype=bool))
-        length, self.passed = self._shortest(np.ones(len(self._src)))
+        length, self.passed = self._shortest(np.ones(len(pairs.src)))
         if np.isinf(length).any():
             lost = int(np.argmax(np.isinf(length)))
             raise T612.error(
@@ -218,7 +218,7 @@ class _Shares:
         ranks, every = self._ranks, np.arange(self._ranks)
         far = self._far(cost)
         send = np.full((ranks, ranks), np.inf)
-        send[self._src, self._dst] = cost
+        send[self._pairs.src, self._pairs.dst] = cost
         # The rank before each one on a route from each origin.
         before = np.stack([(far[origin][:, None] + send).argmin(axis=0) for origin in every])
         length = far[self._from, self._to]
@@ -233,11 +233,14 @@ class _Shares:
 
     def _far(self, cost: FloatArray) -> FloatArray:
         """float64 (ranks, ranks): the length of a shortest route between each two ranks."""
-        return distances(self._ranks, self._src, self._dst, cost, np.arange(self._ranks))
+        return distances(
+            self._ranks, self._pairs.src, self._pairs.dst, cost, np.arange(self._ranks)
+        )
 
     def _sends(self, length: FloatArray) -> FloatArray:
         """float64 (linked pairs,): the length of each send, by float64 (links,), that of links."""
-        return np.add.reduceat(length[self._paths.target], self._paths.offset[:-1])
+        found = np.bincount(self._pairs.pair, length[self._pairs.link], len(self._pairs.src))
+        return found.astype(np.float64)
 
     def _bound(self, length: FloatArray) -> float:
         """The load of the busiest link below which no routes are, by any lengths of links."""
@@ -258,8 +261,9 @@ class _Shares:
         """int64 (crossings,): a candidate, a link that it crosses, and how many times."""
         candidate, turn = np.nonzero(self.passed[:, 1:] != NONE)
         pair = self._number[self.passed[candidate, turn], self.passed[candidate, turn + 1]]
-        paths, links = self._paths.pick(pair), len(self._GBps)
-        key = np.repeat(candidate, np.diff(paths.offset)) * links + paths.target
+        count, links = np.diff(self._pairs.offset)[pair], len(self._GBps)
+        crossing = spans(self._pairs.offset[pair], count)[1]
+        key = np.repeat(candidate, count) * links + self._pairs.link[crossing]
         key, times = np.unique(key, return_counts=True)
         return key // links, key % links, times
 

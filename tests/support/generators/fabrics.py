@@ -24,7 +24,8 @@ def direct_topologies(draw: st.DrawFn) -> Topology:
 
 @st.composite
 def switched_topologies(draw: st.DrawFn) -> Topology:
-    """Nodes of GPUs around switches, with cards that GPUs share, and direct links in a node."""
+    """Nodes of GPUs around switches, with cards that GPUs share, behind PCIe switches or not, and
+    direct links in a node."""
     nodes, gpus = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     node = np.repeat(np.arange(nodes), gpus)
     rank, rate = np.arange(nodes * gpus), st.sampled_from([5.0, 10.0, 12.0, 30.0])
@@ -36,8 +37,14 @@ def switched_topologies(draw: st.DrawFn) -> Topology:
         builder.both(rank[::gpus], rank[1::gpus], LinkKind.NVLINK, 25.0, draw(rate))
     if nodes > 1:
         shared = draw(st.sampled_from([n for n in range(1, gpus + 1) if gpus % n == 0]))
-        cards = builder.add(VertexKind.NIC, np.repeat(np.arange(nodes), gpus // shared))
-        builder.both(rank, cards[rank // shared], LinkKind.PCIE, 25.0, draw(rate))
+        home = np.repeat(np.arange(nodes), gpus // shared)
+        cards = builder.add(VertexKind.NIC, home)
+        if draw(st.booleans()):
+            switch = builder.add(VertexKind.PCIE, np.arange(nodes))
+            builder.both(rank, switch[node], LinkKind.PCIE, 25.0, draw(rate))
+            builder.both(cards, switch[home], LinkKind.PCIE, 25.0, draw(rate))
+        else:
+            builder.both(rank, cards[rank // shared], LinkKind.PCIE, 25.0, draw(rate))
         network = builder.add(VertexKind.NETWORK, [NONE])
         builder.both(cards, np.full(len(cards), network[0]), LinkKind.NETWORK, 25.0, draw(rate))
     return builder.topology()

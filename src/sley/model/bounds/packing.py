@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sley.ir.linear import LinearProgram
-from sley.ir.tables import FloatArray
 from sley.model.bounds.network import CapacityGraph
 
 MOST_FLOWS = 4_000
 """The largest product of ranks and links for the linear program, which takes about a second."""
 
 
-@dataclass(frozen=True, eq=False)
-class Packing:
-    """Rates of trees for an AllReduce, in GB/s. root: float64 (ranks,), of the trees of each root.
-    down, up: float64 (links,), the parts of the links' rates for copies and for reductions."""
-
-    root: FloatArray
-    down: FloatArray
-    up: FloatArray
-
-
 def packed_GBps(network: CapacityGraph, ranks: int) -> float:  # noqa: N802 - a unit
-    """The highest rate of AllReduce by trees; 0 as `best_packing` has None."""
-    found = best_packing(network, ranks)
-    return 0.0 if found is None else float(found.root.sum())
-
-
-def best_packing(network: CapacityGraph, ranks: int) -> Packing | None:
     """The highest rate of AllReduce by trees: each chunk is reduced along a tree to a root and
-    copied along a tree from it, with the best share of the chunks for each root. None if the
-    linear program is too large or not solved.
+    copied along a tree from it, with the best share of the chunks for each root. 0 if the linear
+    program is too large or not solved.
 
     A part of each link's capacity is for copies, the rest for reductions. Trees of copies with
     rate r(v) for each root v exist if all r(v) can flow at once from their roots to any one rank
@@ -45,7 +26,7 @@ def best_packing(network: CapacityGraph, ranks: int) -> Packing | None:
     """
     n, m = network.vertices, len(network.src)
     if ranks * m > MOST_FLOWS:
-        return None
+        return 0.0
     # The variables: of each direction a part of each link's capacity, and each link's flow to each
     # rank; then the rate of each root.
     link, root = np.arange(m), np.arange(ranks)
@@ -72,7 +53,4 @@ def best_packing(network: CapacityGraph, ranks: int) -> Packing | None:
         program.limit(leaving, np.zeros(ranks * (n - 1)), equal=True)
         program.limit(inner, np.zeros(n - ranks), equal=True)
     solved = program.solve("ipm")
-    if solved is None:
-        return None
-    found = np.maximum(solved.variables, 0) * top
-    return Packing(found[rates], *(found[part] for part in parts))
+    return 0.0 if solved is None else -solved.value * float(top)
