@@ -1,14 +1,17 @@
-"""Synthesised trees: how close their link loads, and simulated calls, come to the bandwidth bound.
+"""Synthesised trees and routes: how close their link loads, and simulated calls, come to the bound.
 
-    python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--within SHARE]
+    python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--small] [--within SHARE]
                                    [--random N] [--failures N]
 
-For each topology and collective: the trees, their height, the share of the bound by the loads of
-links, and processor seconds and peak memory of the packing, in a process of its own. Without
-topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs. --random adds N random topologies
-of up to 12 GPUs with direct links; --failures N random failures of each topology: a card that is
-gone or at half its rate. --simulate also finds the fastest plan of 64 blocks a rank at
-most at 1 GB, and the fastest of the library's other algorithms, with the same options.
+For each topology and collective: the trees or routes, the most sends of one, the share of the
+bandwidth bound by the loads of links, and processor seconds and peak memory of the search, in a
+process of its own; then of low trees the fewest sends, the most of the bound, its sends and the
+seconds. Without topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs, or 64 for routes.
+--random adds N random topologies of up to 12 GPUs with direct links; --failures N random failures
+of each topology: a card that is gone or at half its rate. --simulate also finds the fastest plan of
+64 blocks a rank at most at 1 GB, and the fastest of the library's other algorithms, with the same
+options. --small finds both from 1 KB to 4 MB, with the options of sley synthesize, for random
+topologies too.
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ from typing import Any, TypeAlias
 from common import machine
 from common.processes import peak_MB
 
-COLLECTIVES = ("allgather", "reducescatter", "allreduce")
+COLLECTIVES = ("allgather", "reducescatter", "allreduce", "alltoall")
 SIZE = "1G"
+SMALL = ("1K", "16K", "256K", "4M")
 Packed: TypeAlias = tuple[str, int, list[Any]]
-"""A topology's name and ranks; trees, height, chunks, share, seconds and MB."""
+"""A topology's name and ranks; trees or routes, height, chunks, share, seconds and MB; and if there
+are low trees, the fewest sends, the share of the fastest, its sends, and seconds."""
 
 
 def random_topology(seed: int) -> object:
@@ -75,9 +80,9 @@ def names() -> Iterator[str]:
 
 
 def packed(what: str | int | tuple[str, int], collective: str, within: float) -> Packed:
-    """Packs trees for a topology: a name, a random one's seed, or a name and a failure's seed."""
+    """Finds trees or routes for a topology: a name, a seed, or a name and a failure's seed."""
     from sley import topologies
-    from sley.compiler.synthesis import Synthesis
+    from sley.compiler.synthesis import Synthesis, low_trees
     from sley.model.bounds import Bounds
 
     if isinstance(what, int):
@@ -88,40 +93,75 @@ def packed(what: str | int | tuple[str, int], collective: str, within: float) ->
     made = Synthesis.of(collective, topology, within=within)
     seconds = time.process_time() - start
     bounds = Bounds.of(made.program(in_place=True).collective, topology)
-    of = made.forests[0]
+    of = made.parts[0]
     share = made.algbw_GBps / bounds.algbw_GBps
     row = [len(of.weight), of.height, of.chunks, share, seconds, peak_MB()]
+    start = time.process_time()
+    low = low_trees(collective, topology)
+    seconds = time.process_time() - start
+    if low:
+        best = max(low, key=lambda one: one.algbw_GBps)
+        row += [low[0].sends, best.algbw_GBps / bounds.algbw_GBps, best.sends, seconds]
     return topology.name, topology.ranks, row
 
 
-def simulated(what: str, collective: str, within: float) -> list[object]:
-    """The share of the bound of the fastest plan along trees, and of the library's others, with
-    the algorithm's name."""
+def library(topology: Any, collective: str) -> list[Any]:
+    """The programs of the library's other algorithms that fit a topology."""
     import sley
-    from sley import topologies
     from sley.algorithms import for_collective
-    from sley.compiler.synthesis import Synthesis
 
-    topology = topologies.find(what)
-    trees = [Synthesis.of(collective, topology, within=within).program(in_place=True)]
-    gpus = topology.ranks // topology.nodes
-    others = []
+    words = {"ranks": topology.ranks, "nodes": topology.nodes}
+    words["gpus"] = topology.ranks // topology.nodes
+    found = []
     for one in for_collective(collective):
-        words = {"ranks": topology.ranks, "nodes": topology.nodes, "gpus": gpus}
         try:
             program = one.function(**{w: words[w] for w in one.required}, in_place=True)
             sley.compile(program, topology=topology, verify=False)
         except (sley.SleyError, KeyError):
             continue
-        if not one.name.startswith("forest-"):
-            others.append(program)
+        if not one.is_synthesised and program.collective.ranks == topology.ranks:
+            found.append(program)
+    return found
+
+
+def small(what: str | int, collective: str) -> Iterator[str]:
+    """The simulated microseconds of the fastest trees or routes for small sizes, with their sends
+    and the chunks of each rank; and of the library's others, with the ratio."""
+    import sley
+    from sley import topologies
+    from sley.compiler.synthesis import compared, fastest
+    from sley.ir.sizes import size_in_bytes
+
+    topology: Any = random_topology(what) if isinstance(what, int) else topologies.find(what)
+    others = library(topology, collective)
+    for size in SMALL:
+        _, made, choice = fastest(collective, topology, size_in_bytes(size), in_place=True)
+        time_us, chunks = choice.end.time_us, made.chunks / topology.ranks
+        text = f"{size}: {time_us:.1f} us ({made.sends} sends, {chunks:g} chunks)"
+        if others:
+            other = sley.choose(others, size, topology, **compared(collective)).at(size)
+            ratio = other.end.time_us / time_us
+            text += f", {other.algorithm} {other.end.time_us:.1f} ({ratio:.2f})"
+        yield text
+
+
+def simulated(what: str, collective: str, within: float) -> list[object]:
+    """The share of the bound of the fastest plan along trees or routes, and of the library's
+    others, with the algorithm's name."""
+    import sley
+    from sley import topologies
+    from sley.compiler.synthesis import Synthesis
+
+    topology = topologies.find(what)
+    trees = [Synthesis.of(collective, topology, within=within).program(in_place=True)]
+    others = library(topology, collective)
     row: list[object] = []
     for programs in (trees, others):
         found = sley.choose(
             programs,
             SIZE,
             topology,
-            schedule="hpds",
+            schedule=["hpds", "msccl"],
             channels=[1, 2],
             protocol="Simple",
             max_blocks=64,
@@ -134,27 +174,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("topology", nargs="*", help="by default every machine")
     parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--random", type=int, default=0, metavar="N")
     parser.add_argument("--failures", type=int, default=0, metavar="N")
     parser.add_argument("--within", type=float, default=0.05)
     given = parser.parse_args()
+    from sley import topologies
+    from sley.topologies.routes import MOST_RANKS
+
     print(machine.text(machine.facts()))
     print(f"within {given.within:g} of the bound, as far as chunks allow")
-    head = ["topology", "collective", "ranks", "trees", "height", "chunks", "of bound", "s", "MB"]
-    form = "{:<16}{:<15}" + "{:>9}" * 7
+    head = ["topology", "collective", "ranks", "number", "height", "chunks", "of bound", "s", "MB"]
+    head += ["least", "of bound", "sends", "s"]
+    form = "{:<16}{:<15}" + "{:>9}" * 11
     print(form.format(*head))
     for what in given.topology or names():
         for collective in COLLECTIVES:
+            if collective == "alltoall" and topologies.find(what).ranks > MOST_RANKS:
+                continue
             # A process each, for its own peak memory.
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 name, ranks, row = pool.submit(packed, what, collective, given.within).result()
-            *counts, share, seconds, peak = row
-            numbers = (*counts, f"{share:.1%}", f"{seconds:.2f}", f"{peak:.0f}")
-            line = form.format(name, collective, ranks, *numbers)
+            *counts, share, seconds, peak = row[:6]
+            numbers = [*counts, f"{share:.1%}", f"{seconds:.2f}", f"{peak:.0f}"]
+            low = ["" for _ in head[-4:]]
+            if row[6:]:
+                least, share, sends, seconds = row[6:]
+                low = [least, f"{share:.1%}", sends, f"{seconds:.2f}"]
+            line = form.format(name, collective, ranks, *numbers, *low)
             if given.simulate:
                 made, _, other, best = simulated(what, collective, given.within)
                 line += f"   {SIZE}: {made:.1%}, {best} {other:.1%}"
             print(line, flush=True)
+            for text in small(what, collective) if given.small else ():
+                print(f"    {text}", flush=True)
+    for seed in range(given.random if given.small else 0):
+        for collective in COLLECTIVES:
+            title = f"random {seed}, {collective}"
+            print(title, *small(seed, collective), sep="\n    ", flush=True)
     groups: dict[str, list[Any]] = {f"{given.random} random topologies": [*range(given.random)]}
     for what in [one for one in given.topology if has_cards(one)] if given.failures else ():
         groups[f"{given.failures} failures on {what}"] = [(what, n) for n in range(given.failures)]

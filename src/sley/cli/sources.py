@@ -113,7 +113,7 @@ def fitting(
 def _low(selection: Selection, topology: Topology) -> list[Selection]:
     """An algorithm along trees, with the heights and chunks of low ones."""
     made = low_trees(CATALOG[selection.what].collective, topology)
-    numbers = [(one.forests[0].height, one.chunks // topology.ranks) for one in made]
+    numbers = [(one.parts[0].height, one.chunks // topology.ranks) for one in made]
     words = [dict(zip(_OF_TREES, one, strict=True)) for one in numbers]
     return [replace(selection, arguments={**selection.arguments, **one}) for one in words]
 
@@ -372,9 +372,9 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
         return selection
     if takes(selection, "ranks"):
         fitting = replace(selection, ranks=topology.ranks)
-        if source_of(selection).kind is not None or not takes(selection, "trees"):
+        if source_of(selection).kind is not None or not CATALOG[selection.what].is_synthesised:
             return fitting
-        if "trees" in selection.arguments:
+        if {"trees", "routes"} & selection.arguments.keys():
             return fitting
         given: dict[str, Any] = {**selection.arguments}
         numbers = {word: given.pop(word) for word in _OF_TREES if word in given}

@@ -1,4 +1,4 @@
-"""Synthesis: programs along trees that are made for a topology."""
+"""Synthesis: programs along trees or routes that are made for a topology."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sley.algorithms import CATALOG, for_collective
+from sley.algorithms import Algorithm, for_collective
 from sley.compiler.choices import Choice
 from sley.compiler.search import choose
 from sley.errors import did_you_mean, without_inner_frames
@@ -16,9 +16,20 @@ from sley.errors.topology import T612
 from sley.ir.program import Program
 from sley.ir.tables import FloatArray, LongArray, Value
 from sley.ir.topology import Topology
-from sley.topologies import Forest, least_height, match_forest, pack_forest, topology_of
+from sley.topologies import (
+    Forest,
+    Routing,
+    find_routes,
+    least_height,
+    match_forest,
+    pack_forest,
+    topology_of,
+)
 from sley.topologies.forests import WITHIN, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
+
+_ROUTED = "alltoall"
+"""The collective that takes routes."""
 
 _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
 """Whether data comes up trees, not down, for each forest of a collective."""
@@ -31,6 +42,9 @@ COMPARED: Mapping[str, Any] = {
     "instances": [1, 2, 4],
 }
 """The options with which plans along trees are compared; those that `choose` tries take minutes."""
+
+_OF_ROUTES = {"schedule": "msccl"}
+"""The schedule under which programs along routes are simulated as the fastest, nearly always."""
 
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared, of each height."""
@@ -50,14 +64,15 @@ _SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Synthesis(Value):
-    """Trees for a collective.
+    """Trees or routes for a collective.
 
-    collective: allgather, reducescatter or allreduce. forests: those that its data takes, one after
-    the other, with as many chunks; up and down for an AllReduce.
+    collective: allgather, reducescatter, allreduce or alltoall. parts: the forests that its data
+    takes, one after the other, with as many chunks, up and down for an AllReduce; or the routes of
+    an AllToAll.
     """
 
     collective: str
-    forests: tuple[Forest, ...]
+    parts: tuple[Forest | Routing, ...]
 
     @classmethod
     def of(
@@ -69,16 +84,17 @@ class Synthesis(Value):
         within: float = WITHIN,
         height: int | None = None,
     ) -> Synthesis:
-        """The trees for a topology: those of `pack_forest`, or with a height of `match_forest`.
-        Errors: T612."""
-        known = [one for one in for_collective(collective) if "trees" in one.parameters]
-        if not known:
+        """The trees or routes for a topology: trees of `pack_forest`, or with a height of
+        `match_forest`. Errors: T612."""
+        collective = _algorithm(collective).collective
+        if collective == _ROUTED and height is None:
+            return cls(collective, (find_routes(topology, chunks=chunks, within=within),))
+        if collective == _ROUTED:
             raise T612.error(
-                expected=f"one of {', '.join(_DIRECTIONS)}, which trees serve",
-                found=repr(collective),
-                remedy=did_you_mean(str(collective), _DIRECTIONS),
+                expected=f"no height, which trees have: for {', '.join(_DIRECTIONS)}",
+                found=f"height={height!r} for {collective}",
+                remedy="Give no height.",
             )
-        collective = known[0].collective
         forests = list[Forest]()
         for up in _DIRECTIONS[collective]:
             if forests and _is_symmetric(topology):
@@ -98,39 +114,40 @@ class Synthesis(Value):
     @property
     def chunks(self) -> int:
         """The chunks of a call's data."""
-        return self.forests[0].chunks
+        return self.parts[0].chunks
 
     @property
-    def height(self) -> int:
+    def sends(self) -> int:
         """The most sends that follow one another, up and down."""
-        return sum(forest.height for forest in self.forests)
+        return sum(part.height for part in self.parts)
 
     @property
     def loads(self) -> LongArray:
         """int64 (links,): the chunks that each link of the topology carries."""
-        loads: LongArray = np.stack([forest.loads for forest in self.forests]).sum(axis=0)
+        loads: LongArray = np.stack([part.loads for part in self.parts]).sum(axis=0)
         return loads
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
         """The size of a call over the time of the busiest link; infinite for one rank."""
-        of = self.forests[0]
+        of = self.parts[0]
         busiest = float((self.loads / of.topology.links.GBps).max(initial=0))
         return self.chunks / busiest if busiest else float("inf")
 
     @property
     def arguments(self) -> dict[str, list[list[int]]]:
-        """The arguments of the algorithm "forest-" and the collective: trees, and up_trees if an
+        """The arguments of the collective's algorithm: routes; or trees, and up_trees if an
         AllReduce has others for its sums."""
-        down = self.forests[-1].trees.tolist()
-        up = self.forests[0].trees.tolist()
+        up, down = (self.parts[side].rows.tolist() for side in (0, -1))
+        if self.collective == _ROUTED:
+            return {"routes": down}
         return {"trees": down} | ({} if up == down else {"up_trees": up})
 
     def program(self, *, in_place: bool = False) -> Program:
         """The program for all ranks."""
-        ranks = self.forests[0].topology.ranks
-        name, arguments = f"forest-{self.collective}", {"ranks": ranks, **self.arguments}
-        return CATALOG[name].function(**arguments, in_place=in_place)
+        ranks = self.parts[0].topology.ranks
+        arguments = {"ranks": ranks, **self.arguments}
+        return _algorithm(self.collective).function(**arguments, in_place=in_place)
 
 
 @without_inner_frames
@@ -143,12 +160,13 @@ def synthesize(
     height: int | None = None,
     in_place: bool = False,
 ) -> Program:
-    """A program for all ranks of a topology, along trees whose link loads come close to the
-    bandwidth bound (ForestColl, arXiv 2402.06787).
+    """A program for all ranks of a topology, along trees (ForestColl, arXiv 2402.06787) or routes,
+    whose link loads come close to the bandwidth bound.
 
-    collective: allgather, reducescatter or allreduce. topology: a topology, or its name. chunks,
-    within: as for `sley.topologies.pack_forest`. height: for small sizes, the most sends between a
-    root and a rank, as for `sley.topologies.match_forest`. Errors: T604, T612.
+    collective: allgather, reducescatter, allreduce or alltoall. topology: a topology, or its name.
+    chunks, within: as for `sley.topologies.pack_forest` and `find_routes`. height: of trees for
+    small sizes, the most sends between a root and a rank, as for `sley.topologies.match_forest`.
+    Errors: T604, T612.
     """
     cluster = topology_of(topology)
     made = Synthesis.of(collective, cluster, chunks=chunks, within=within, height=height)
@@ -157,13 +175,16 @@ def synthesize(
 
 def low_trees(collective: str, topology: Topology) -> list[Synthesis]:
     """The front of trees with few chunks, by ascending height, from the least possible one until
-    higher ones have hardly more bandwidth. Errors: T612."""
+    higher ones have hardly more bandwidth; none for a collective that takes no trees. Errors: T612.
+    """
     made = list[Synthesis]()
+    if collective not in _DIRECTIONS:
+        return made
     for height in range(least_height(topology), topology.ranks):
         before = len(made)
         row = [Synthesis.of(collective, topology, chunks=n, height=height) for n in _FEW_CHUNKS]
         # Where more chunks take the same trees, fewer do too.
-        new = [one for one in row if np.gcd.reduce(one.forests[0].weight) == 1]
+        new = [one for one in row if np.gcd.reduce(one.parts[0].weight) == 1]
         made = _front([*made, *new])
         if len(made) == before:
             break
@@ -179,38 +200,56 @@ def fastest(
     within: float = WITHIN,
     in_place: bool,
 ) -> tuple[list[Synthesis], Synthesis, Choice]:
-    """Trees from low ones to those of `pack_forest`, the ones that are simulated as the fastest for
-    a size, and their plan, with the options `COMPARED`.
+    """Trees from low ones to those of `pack_forest`, or routes; the ones that are simulated as the
+    fastest for a size, and their plan, with the options `compared`.
 
-    chunks: only the trees of `pack_forest` with so many. Errors: T612.
+    chunks: only the trees of `pack_forest`, or routes, with so many. Errors: T612.
     """
     numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
     made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
     if chunks is None:
         made = _front([*low_trees(collective, topology), *made])
-    about_us = [one.height * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
+    about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
     programs = [one.program(in_place=in_place) for one in near]
-    choice = choose(programs, size, topology, **COMPARED).at(size)
+    choice = choose(programs, size, topology, **compared(collective)).at(size)
     best = next(m for m, p in zip(near, programs, strict=True) if p is choice.program)
     return made, best, choice
 
 
 def _front(made: list[Synthesis]) -> list[Synthesis]:
-    """By ascending height, those with as much bandwidth as all others that are not higher and have
-    fewer chunks, if they are higher or have as many chunks by a gain; and the one with the most."""
-    order = sorted(made, key=lambda one: (one.height, one.chunks, -one.algbw_GBps))
+    """By ascending sends, those with as much bandwidth as all others with as few sends and fewer
+    chunks, if they have more sends or as many chunks by a gain; and the one with the most."""
+    order = sorted(made, key=lambda one: (one.sends, one.chunks, -one.algbw_GBps))
     most = max(order, key=lambda one: one.algbw_GBps)
     kept = list[Synthesis]()
     for one in order:
         needed = [
-            k.algbw_GBps * (1 if k.height == one.height and k.chunks < one.chunks else _GAIN)
+            k.algbw_GBps * (1 if k.sends == one.sends and k.chunks < one.chunks else _GAIN)
             for k in kept
             if k.chunks <= one.chunks
         ]
         if one is most or one.algbw_GBps >= max(needed, default=0) * (1 - 1e-9):
             kept.append(one)
     return kept
+
+
+def compared(collective: str) -> Mapping[str, Any]:
+    """The options with which plans of a collective are compared."""
+    return {**COMPARED, **(_OF_ROUTES if collective == _ROUTED else {})}
+
+
+def _algorithm(collective: str) -> Algorithm:
+    """The algorithm of a collective that takes trees or routes. Errors: T612."""
+    for one in for_collective(collective):
+        if one.is_synthesised:
+            return one
+    served = (*_DIRECTIONS, _ROUTED)
+    raise T612.error(
+        expected=f"one of {', '.join(served)}, which trees or routes serve",
+        found=repr(collective),
+        remedy=did_you_mean(str(collective), served),
+    )
 
 
 def _by_shares(topology: Topology, equal_GBps: float, within: float) -> list[Synthesis]:  # noqa: N803 - a unit

@@ -7,7 +7,7 @@ Files: clusters (texts of --topology, meshes and tori), files (load and save), m
 their TOML), one_gpu (a GPU that all ranks share), graph (whole topologies as TOML), nccl_log,
 xml_trees, smi, taccl (other tools' files), assumptions (rates that those leave out), structure
 (what the links of a topology form), rates and forests (trees that reach its bandwidth bound),
-matching (low trees).
+routes (the same for an AllToAll), matching (low trees).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sley.topologies.files import LoadedTopology, load, read, save
 from sley.topologies.forests import Forest, pack_forest
 from sley.topologies.machine import Machine, find_machine, machine, machine_names
 from sley.topologies.matching import least_height, match_forest
+from sley.topologies.routes import Routing, find_routes
 from sley.topologies.structure import LinkRings, link_rings
 
 __all__ = [
@@ -28,9 +29,11 @@ __all__ = [
     "LinkRings",
     "LoadedTopology",
     "Machine",
+    "Routing",
     "cluster",
     "find",
     "find_machine",
+    "find_routes",
     "least_height",
     "link_rings",
     "load",
