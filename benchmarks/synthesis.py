@@ -1,11 +1,12 @@
-"""Synthesised trees: how close their link loads, and simulated calls, come to the bandwidth bound.
+"""Synthesised trees and routes: how close their link loads, and simulated calls, come to the bound.
 
     python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--within SHARE]
                                    [--random N] [--failures N]
 
-For each topology and collective: the trees, their height, the share of the bound by the loads of
-links, and processor seconds and peak memory of the packing, in a process of its own. Without
-topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs. --random adds N random topologies
+For each topology and collective: the trees or routes, the most sends of one, the share of the
+bandwidth bound by the loads of links, and processor seconds and peak memory of the search, in a
+process of its own. Without topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs, or 64
+for routes. --random adds N random topologies
 of up to 12 GPUs with direct links; --failures N random failures of each topology: a card that is
 gone or at half its rate. --simulate also finds the fastest plan of 64 blocks a rank at
 most at 1 GB, and the fastest of the library's other algorithms, with the same options.
@@ -25,10 +26,10 @@ from typing import Any, TypeAlias
 from common import machine
 from common.processes import peak_MB
 
-COLLECTIVES = ("allgather", "reducescatter", "allreduce")
+COLLECTIVES = ("allgather", "reducescatter", "allreduce", "alltoall")
 SIZE = "1G"
 Packed: TypeAlias = tuple[str, int, list[Any]]
-"""A topology's name and ranks; trees, height, chunks, share, seconds and MB."""
+"""A topology's name and ranks; trees or routes, height, chunks, share, seconds and MB."""
 
 
 def random_topology(seed: int) -> object:
@@ -75,7 +76,7 @@ def names() -> Iterator[str]:
 
 
 def packed(what: str | int | tuple[str, int], collective: str, within: float) -> Packed:
-    """Packs trees for a topology: a name, a random one's seed, or a name and a failure's seed."""
+    """Finds trees or routes for a topology: a name, a seed, or a name and a failure's seed."""
     from sley import topologies
     from sley.compiler.synthesis import Synthesis
     from sley.model.bounds import Bounds
@@ -88,15 +89,15 @@ def packed(what: str | int | tuple[str, int], collective: str, within: float) ->
     made = Synthesis.of(collective, topology, within=within)
     seconds = time.process_time() - start
     bounds = Bounds.of(made.program(in_place=True).collective, topology)
-    of = made.forests[0]
+    of = made.parts[0]
     share = made.algbw_GBps / bounds.algbw_GBps
     row = [len(of.weight), of.height, of.chunks, share, seconds, peak_MB()]
     return topology.name, topology.ranks, row
 
 
 def simulated(what: str, collective: str, within: float) -> list[object]:
-    """The share of the bound of the fastest plan along trees, and of the library's others, with
-    the algorithm's name."""
+    """The share of the bound of the fastest plan along trees or routes, and of the library's
+    others, with the algorithm's name."""
     import sley
     from sley import topologies
     from sley.algorithms import for_collective
@@ -113,7 +114,7 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
             sley.compile(program, topology=topology, verify=False)
         except (sley.SleyError, KeyError):
             continue
-        if not one.name.startswith("forest-"):
+        if not one.is_synthesised:
             others.append(program)
     row: list[object] = []
     for programs in (trees, others):
@@ -121,7 +122,7 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
             programs,
             SIZE,
             topology,
-            schedule="hpds",
+            schedule=["hpds", "msccl"],
             channels=[1, 2],
             protocol="Simple",
             max_blocks=64,
@@ -138,13 +139,18 @@ def main() -> None:
     parser.add_argument("--failures", type=int, default=0, metavar="N")
     parser.add_argument("--within", type=float, default=0.05)
     given = parser.parse_args()
+    from sley import topologies
+    from sley.topologies.routes import MOST_RANKS
+
     print(machine.text(machine.facts()))
     print(f"within {given.within:g} of the bound, as far as chunks allow")
-    head = ["topology", "collective", "ranks", "trees", "height", "chunks", "of bound", "s", "MB"]
+    head = ["topology", "collective", "ranks", "number", "height", "chunks", "of bound", "s", "MB"]
     form = "{:<16}{:<15}" + "{:>9}" * 7
     print(form.format(*head))
     for what in given.topology or names():
         for collective in COLLECTIVES:
+            if collective == "alltoall" and topologies.find(what).ranks > MOST_RANKS:
+                continue
             # A process each, for its own peak memory.
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 name, ranks, row = pool.submit(packed, what, collective, given.within).result()

@@ -16,9 +16,8 @@ import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG
 from sley.compiler.synthesis import Synthesis
-from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.fabric import LinkKind
 from sley.ir.tables import NONE
-from sley.ir.topology import Builder
 from sley.model.bounds import Bounds
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import packed_GBps
@@ -26,6 +25,7 @@ from sley.model.simulation import simulate
 from sley.topologies import Forest, pack_forest
 from sley.topologies.rates import RankPairs, tree_rates
 from support.generators.examples import examples
+from support.generators.fabrics import direct_topologies, switched_topologies
 
 COLLECTIVES = {
     "allgather": sley.AllGather,
@@ -127,45 +127,6 @@ def fitting_rate(topology: Topology, ups: tuple[bool, ...]) -> float:
     return rates.algbw_GBps
 
 
-@st.composite
-def direct_topologies(draw: st.DrawFn) -> Topology:
-    """A ring with further links, in both directions or, with other rates, in one."""
-    ranks = draw(st.integers(2, 6))
-    pair = st.tuples(st.integers(0, ranks - 1), st.integers(0, ranks - 1))
-    more = draw(st.lists(pair.filter(lambda ends: ends[0] != ends[1]), max_size=10))
-    ring = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
-    both = draw(st.booleans())
-    return Topology.from_links("drawn", ranks, ring + more, both_ways=both, GBps=20.0)
-
-
-@st.composite
-def switched_topologies(draw: st.DrawFn) -> Topology:
-    """Nodes of GPUs around switches, with cards that GPUs share, behind PCIe switches or not, and
-    direct links in a node."""
-    nodes, gpus = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    node = np.repeat(np.arange(nodes), gpus)
-    rank, rate = np.arange(nodes * gpus), st.sampled_from([5.0, 10.0, 12.0, 30.0])
-    builder = Builder("drawn", node)
-    if gpus > 1 or nodes == 1:
-        switch = builder.add(VertexKind.SWITCH, np.arange(nodes))
-        builder.both(rank, switch[node], LinkKind.NVLINK, 25.0, draw(rate))
-    if gpus > 2 and draw(st.booleans()):
-        builder.both(rank[::gpus], rank[1::gpus], LinkKind.NVLINK, 25.0, draw(rate))
-    if nodes > 1:
-        shared = draw(st.sampled_from([n for n in range(1, gpus + 1) if gpus % n == 0]))
-        home = np.repeat(np.arange(nodes), gpus // shared)
-        cards = builder.add(VertexKind.NIC, home)
-        if draw(st.booleans()):
-            switch = builder.add(VertexKind.PCIE, np.arange(nodes))
-            builder.both(rank, switch[node], LinkKind.PCIE, 25.0, draw(rate))
-            builder.both(cards, switch[home], LinkKind.PCIE, 25.0, draw(rate))
-        else:
-            builder.both(rank, cards[rank // shared], LinkKind.PCIE, 25.0, draw(rate))
-        network = builder.add(VertexKind.NETWORK, [NONE])
-        builder.both(cards, np.full(len(cards), network[0]), LinkKind.NETWORK, 25.0, draw(rate))
-    return builder.topology()
-
-
 @examples(60)
 @given(direct_topologies(), st.integers(1, 8))
 def test_trees_reach_what_the_narrowest_cut_allows(topology: Topology, chunks: int) -> None:
@@ -192,7 +153,7 @@ def test_trees_stay_within_the_bound_behind_switches(topology: Topology, collect
     if topology.ranks == 1:
         return
     made = Synthesis.of(collective, topology)
-    shares = [check_trees(forest) for forest in made.forests]
+    shares = [check_trees(forest) for forest in made.parts]
     assert shares[0] == shares[-1]
     if collective != "allreduce":
         assert len({*shares[0]}) == 1
@@ -284,7 +245,7 @@ def test_more_chunks_come_closer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        ({"collective": "alltoall"}, "'alltoall'"),
+        ({"collective": "broadcast"}, "'broadcast'"),
         ({"chunks": 0}, "chunks=0"),
         ({"chunks": 2.5}, "chunks=2.5"),
         ({"within": 1.0}, "within=1.0"),
@@ -336,7 +297,7 @@ def test_shares_differ_only_for_an_allreduce(trees: list[list[int]]) -> None:
 def test_an_allreduce_comes_near_the_best_shares_of_roots(topology: Topology) -> None:
     """The linear program of the bound knows the best rate."""
     made = Synthesis.of("allreduce", topology)
-    shares = [check_trees(forest) for forest in made.forests]
+    shares = [check_trees(forest) for forest in made.parts]
     assert shares[0] == shares[1]
     links = topology.links
     network = CapacityGraph(topology.ranks, links.src, links.dst, links.GBps)

@@ -3,8 +3,8 @@
 Each algorithm is a function that returns a `Program`; `build` calls one by its name in `CATALOG`.
 Files: catalog (the algorithms by name), algorithm (an entry of it, and checks of parameters), a
 file for each collective (allgather, allreduce, reducescatter, alltoall) or family (rooted,
-multi_ring, nvls, hierarchical_mesh with its texts/, two_level, forests), rings (shared parts of
-rings).
+multi_ring, nvls, hierarchical_mesh with its texts/, two_level, forests, routes), rings (shared
+parts of rings).
 """
 
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what the catalog has, with the types
     from sley.algorithms.nvls import *
     from sley.algorithms.reducescatter import *
     from sley.algorithms.rooted import *
+    from sley.algorithms.routes import *
     from sley.algorithms.two_level import *
 else:
     globals().update({one.function.__name__: one.function for one in CATALOG.values()})

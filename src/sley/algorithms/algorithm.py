@@ -124,7 +124,7 @@ class Algorithm:
     collective: the name of its collective.
     source: paper and section.
     parameters: the parameters that it takes, of ranks, nodes, gpus, nics, rings, orders, root,
-        channels, stage_channels, node_instances and same_bits.
+        channels, stage_channels, node_instances, trees, routes and same_bits.
     required: the parameters without a default.
     """
 
@@ -135,6 +135,11 @@ class Algorithm:
     source: str
     parameters: tuple[str, ...]
     required: tuple[str, ...]
+
+    @property
+    def is_synthesised(self) -> bool:
+        """Whether a topology gives it trees or routes, without which all pairs exchange data."""
+        return not {"trees", "routes"}.isdisjoint(self.parameters)
 
     @property
     def has_both_places(self) -> bool:

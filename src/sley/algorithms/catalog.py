@@ -16,7 +16,7 @@ from sley.ir.program import Program
 
 _FILES = (
     *("allreduce", "multi_ring", "nvls", "allgather", "hierarchical_mesh"),
-    *("two_level", "reducescatter", "alltoall", "rooted", "forests"),
+    *("two_level", "reducescatter", "alltoall", "rooted", "forests", "routes"),
 )
 """The files of algorithms, in the order of the catalog."""
 
@@ -48,8 +48,8 @@ def build(
 ) -> Program:
     """The program of the algorithm `name`. A parameter that is None gets the algorithm's default.
 
-    parameters: channels, root, node_instances, nics, rings, orders, trees, up_trees, heads,
-        stage_channels, same_bits.
+    parameters: channels, root, node_instances, nics, rings, orders, trees, up_trees, routes,
+        heads, stage_channels, same_bits.
 
     An algorithm with the parameter ranks also accepts nodes and gpus, and then runs on nodes * gpus
     ranks. Errors: L120 for an unknown name, L112 for a parameter that the algorithm does not take

@@ -19,7 +19,7 @@ from sley.cli.output import Phases, print_rows, print_written
 from sley.cli.sources import is_compiled, plan_of, prefer_in_place
 from sley.compiler import choose
 from sley.compiler.passes.lift import lift
-from sley.compiler.synthesis import COMPARED, fastest
+from sley.compiler.synthesis import compared, fastest
 from sley.errors import SleyError
 from sley.formats import files
 from sley.ir.plan import Plan
@@ -73,8 +73,8 @@ def replan_command(
 ) -> None:
     """Make a plan for WHAT's collective on a topology with failed or slow links.
 
-    The new plan goes along trees that are made for what is left (sley synthesize). It is proven,
-    and simulated beside WHAT, before and after the failure.
+    The new plan goes along trees or routes that are made for what is left (sley synthesize). It is
+    proven, and simulated beside WHAT, before and after the failure.
     """
     if not without and not degraded:
         raise click.UsageError("nothing has failed: give --without PART or --degraded PART=SHARE")
@@ -87,7 +87,7 @@ def replan_command(
         left = left.degraded(part, share)
     with phases("packing, compiling and simulating"):
         if not is_compiled(selection):  # with the options of the new plan, which are compared
-            plan = choose(lift(plan), size, whole, **COMPARED).at(size).plan
+            plan = choose(lift(plan), size, whole, **compared(plan.collective.name)).at(size).plan
         name, in_place = plan.collective.name, plan.collective.in_place
         _, found = fastest(name, left, size, in_place=in_place)
     new = found.plan

@@ -356,9 +356,9 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
         return selection
     if takes(selection, "ranks"):
         fitting = replace(selection, ranks=topology.ranks)
-        if source_of(selection).kind is not None or not takes(selection, "trees"):
+        if source_of(selection).kind is not None or not CATALOG[selection.what].is_synthesised:
             return fitting
-        if "trees" in selection.arguments:
+        if {"trees", "routes"} & selection.arguments.keys():
             return fitting
         made = Synthesis.of(CATALOG[selection.what].collective, topology)
         return replace(fitting, arguments={**selection.arguments, **made.arguments})

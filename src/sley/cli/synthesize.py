@@ -15,6 +15,7 @@ from sley.errors import counted
 from sley.formats import program_source, write_file
 from sley.ir.sizes import size_text
 from sley.model.bounds import Bounds
+from sley.topologies import Routing
 from sley.topologies.forests import MOST_CHUNKS, WITHIN
 
 
@@ -24,13 +25,14 @@ from sley.topologies.forests import MOST_CHUNKS, WITHIN
 @click.option(
     "--chunks",
     type=Whole(1, MOST_CHUNKS),
-    help="Chunks of each rank's data, which its trees divide. [the fastest of a few numbers]",
+    help="Chunks of each rank's data, which its trees divide; of an AllToAll's data between two "
+    "ranks. [the fastest of a few numbers]",
 )
 @click.option(
     "--within",
     type=click.FloatRange(0, 1, max_open=True),
     default=WITHIN,
-    help="Share of the bound's bandwidth that trees may lack.",
+    help="Share of the bound's bandwidth that trees may lack, or routes of the best routes'.",
 )
 @click.option("--size", type=SizeType(), default="1G", help="Size of the call to simulate.")
 @place_option(default=True)
@@ -46,11 +48,13 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     output: Path | None,
     phases: Phases,
 ) -> None:
-    """Make a COLLECTIVE for a topology, along trees: allgather, reducescatter or allreduce.
+    """Make a COLLECTIVE for a topology: allgather, reducescatter or allreduce along trees, alltoall
+    along routes over other ranks.
 
-    The trees are those of ForestColl, found by maximum flows; of several numbers of them, the ones
-    that are simulated as the fastest, with few of the compiler's options. The program is proven.
-    sley choose forest-COLLECTIVE --topology ... tries all options.
+    The trees are those of ForestColl, found by maximum flows, routes are found by a linear program;
+    of several numbers of them, the ones that are simulated as the fastest, with few of the
+    compiler's options. The program is proven. sley choose forest-COLLECTIVE --topology ... tries
+    all options, and so for routed-alltoall.
     """
     if output is not None and output.suffix.lower() != ".py":
         raise click.UsageError(f"the program is written as Python: -o {output.with_suffix('.py')}")
@@ -60,7 +64,10 @@ def synthesize_command(  # as many parameters as options; click passes each by n
         made, choice = fastest(
             collective, cluster, size, chunks=chunks, within=within, in_place=in_place
         )
-    forest, program = made.forests[0], choice.program
+    part, program = made.parts[0], choice.program
+    word, best = "trees", dict[str, float]()
+    if isinstance(part, Routing):
+        word, best = "routes", {"best_routes_GBps": part.optimum_GBps}
     bounds = Bounds.of(program.collective, cluster)
     share = made.algbw_GBps / bounds.algbw_GBps
     if output is not None:
@@ -68,10 +75,11 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     if phases.quiet:
         phases.print_json(
             program=program.name,
-            trees=len(forest.weight),
-            height=forest.height,
-            chunks=forest.chunks,
+            **{word: len(part.weight)},
+            height=part.height,
+            chunks=part.chunks,
             algbw_GBps=made.algbw_GBps,
+            **best,
             bound_GBps=bounds.algbw_GBps,
             bound=bounds.reason,
             simulated={
@@ -83,10 +91,12 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             output=None if output is None else str(output),
         )
         return
-    of, data = counted(forest.height, "send"), counted(forest.chunks, "chunk")
+    of, data = counted(part.height, "send"), counted(part.chunks, "chunk")
+    whole = "high, for {} of all ranks' data" if not best else "long, for {} of each rank's data"
     rows = [
         ("program", program.name),
-        ("trees", f"{len(forest.weight)}, at most {of} high, for {data} of all ranks' data"),
+        (word, f"{len(part.weight)}, at most {of} {whole.format(data)}"),
+        *(("best routes", f"{rate:.2f} GB/s algbw at most") for rate in best.values()),
         ("link loads", f"{made.algbw_GBps:.2f} GB/s algbw, {share:.1%} of the bound"),
         ("bound", f"{bounds.algbw_GBps:.2f} GB/s, by {bounds.reason}"),
         (

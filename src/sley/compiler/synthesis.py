@@ -1,4 +1,4 @@
-"""Synthesis: programs along trees that are made for a topology."""
+"""Synthesis: programs along trees or routes that are made for a topology."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sley.algorithms import CATALOG, for_collective
+from sley.algorithms import Algorithm, for_collective
 from sley.compiler.choices import Choice
 from sley.compiler.search import choose
 from sley.errors import did_you_mean, without_inner_frames
@@ -16,9 +16,12 @@ from sley.errors.topology import T612
 from sley.ir.program import Program
 from sley.ir.tables import FloatArray, LongArray, Value
 from sley.ir.topology import Topology
-from sley.topologies import Forest, pack_forest, topology_of
+from sley.topologies import Forest, Routing, find_routes, pack_forest, topology_of
 from sley.topologies.forests import WITHIN, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
+
+_ROUTED = "alltoall"
+"""The collective that takes routes."""
 
 _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
 """Whether data comes up trees, not down, for each forest of a collective."""
@@ -32,6 +35,9 @@ COMPARED: Mapping[str, Any] = {
 }
 """The options with which plans along trees are compared; those that `choose` tries take minutes."""
 
+_OF_ROUTES = {"schedule": "msccl"}
+"""The schedule under which programs along routes are simulated as the fastest, nearly always."""
+
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared with those closest to the bound."""
 
@@ -41,14 +47,15 @@ _SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Synthesis(Value):
-    """Trees for a collective.
+    """Trees or routes for a collective.
 
-    collective: allgather, reducescatter or allreduce. forests: those that its data takes, one after
-    the other, with as many chunks; up and down for an AllReduce.
+    collective: allgather, reducescatter, allreduce or alltoall. parts: the forests that its data
+    takes, one after the other, with as many chunks, up and down for an AllReduce; or the routes of
+    an AllToAll.
     """
 
     collective: str
-    forests: tuple[Forest, ...]
+    parts: tuple[Forest | Routing, ...]
 
     @classmethod
     def of(
@@ -59,15 +66,10 @@ class Synthesis(Value):
         chunks: int | None = None,
         within: float = WITHIN,
     ) -> Synthesis:
-        """The trees for a topology. Errors: T612."""
-        known = [one for one in for_collective(collective) if "trees" in one.parameters]
-        if not known:
-            raise T612.error(
-                expected=f"one of {', '.join(_DIRECTIONS)}, which trees serve",
-                found=repr(collective),
-                remedy=did_you_mean(str(collective), _DIRECTIONS),
-            )
-        collective = known[0].collective
+        """The trees or routes for a topology. Errors: T612."""
+        collective = _algorithm(collective).collective
+        if collective == _ROUTED:
+            return cls(collective, (find_routes(topology, chunks=chunks, within=within),))
         forests = list[Forest]()
         for up in _DIRECTIONS[collective]:
             if forests and _is_symmetric(topology):
@@ -84,29 +86,30 @@ class Synthesis(Value):
     @property
     def loads(self) -> LongArray:
         """int64 (links,): the chunks that each link of the topology carries."""
-        loads: LongArray = np.stack([forest.loads for forest in self.forests]).sum(axis=0)
+        loads: LongArray = np.stack([part.loads for part in self.parts]).sum(axis=0)
         return loads
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
         """The size of a call over the time of the busiest link; infinite for one rank."""
-        of = self.forests[0]
+        of = self.parts[0]
         busiest = float((self.loads / of.topology.links.GBps).max(initial=0))
         return of.chunks / busiest if busiest else float("inf")
 
     @property
     def arguments(self) -> dict[str, list[list[int]]]:
-        """The arguments of the algorithm "forest-" and the collective: trees, and up_trees if an
+        """The arguments of the collective's algorithm: routes; or trees, and up_trees if an
         AllReduce has others for its sums."""
-        down = self.forests[-1].trees.tolist()
-        up = self.forests[0].trees.tolist()
+        up, down = (self.parts[side].rows.tolist() for side in (0, -1))
+        if self.collective == _ROUTED:
+            return {"routes": down}
         return {"trees": down} | ({} if up == down else {"up_trees": up})
 
     def program(self, *, in_place: bool = False) -> Program:
         """The program for all ranks."""
-        ranks = self.forests[0].topology.ranks
-        name, arguments = f"forest-{self.collective}", {"ranks": ranks, **self.arguments}
-        return CATALOG[name].function(**arguments, in_place=in_place)
+        ranks = self.parts[0].topology.ranks
+        arguments = {"ranks": ranks, **self.arguments}
+        return _algorithm(self.collective).function(**arguments, in_place=in_place)
 
 
 @without_inner_frames
@@ -118,11 +121,11 @@ def synthesize(
     within: float = WITHIN,
     in_place: bool = False,
 ) -> Program:
-    """A program for all ranks of a topology, along trees whose link loads come close to the
-    bandwidth bound (ForestColl, arXiv 2402.06787).
+    """A program for all ranks of a topology, along trees (ForestColl, arXiv 2402.06787) or routes,
+    whose link loads come close to the bandwidth bound.
 
-    collective: allgather, reducescatter or allreduce. topology: a topology, or its name. chunks,
-    within: as for `sley.topologies.pack_forest`. Errors: T604, T612.
+    collective: allgather, reducescatter, allreduce or alltoall. topology: a topology, or its name.
+    chunks, within: as for `sley.topologies.pack_forest` and `find_routes`. Errors: T604, T612.
     """
     made = Synthesis.of(collective, topology_of(topology), chunks=chunks, within=within)
     return made.program(in_place=in_place)
@@ -137,13 +140,32 @@ def fastest(
     within: float = WITHIN,
     in_place: bool,
 ) -> tuple[Synthesis, Choice]:
-    """The trees, and their plan, that are simulated as the fastest for a size: those of `chunks`,
-    by default of the number by `within` and of smaller ones, with `COMPARED`. Errors: T612."""
+    """The trees or routes, and their plan, that are simulated as the fastest for a size: those of
+    `chunks`, by default of the number by `within` and of smaller ones, with `compared`. Errors:
+    T612."""
     numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
     made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
     programs = [one.program(in_place=in_place) for one in made]
-    choice = choose(programs, size, topology, **COMPARED).at(size)
+    choice = choose(programs, size, topology, **compared(collective)).at(size)
     return next(m for m, p in zip(made, programs, strict=True) if p is choice.program), choice
+
+
+def compared(collective: str) -> Mapping[str, Any]:
+    """The options with which plans of a collective are compared."""
+    return {**COMPARED, **(_OF_ROUTES if collective == _ROUTED else {})}
+
+
+def _algorithm(collective: str) -> Algorithm:
+    """The algorithm of a collective that takes trees or routes. Errors: T612."""
+    for one in for_collective(collective):
+        if one.is_synthesised:
+            return one
+    served = (*_DIRECTIONS, _ROUTED)
+    raise T612.error(
+        expected=f"one of {', '.join(served)}, which trees or routes serve",
+        found=repr(collective),
+        remedy=did_you_mean(str(collective), served),
+    )
 
 
 def _by_shares(topology: Topology, equal_GBps: float, within: float) -> list[Synthesis]:  # noqa: N803 - a unit

@@ -186,6 +186,15 @@ L138 = Rule(
     instead="Give a row for each tree: its chunks, then the parent of each rank, -1 for the root: "
     "trees=[[1, -1, 0], [1, 1, -1]].",
 )
+L139 = Rule(
+    "L139 incomplete-routes",
+    what="The given routes do not bring as many chunks from each rank to each other one, or pass a "
+    "rank twice.",
+    why="Every rank has data for all others, as much for each.",
+    example="sley.algorithms.routed_alltoall(2, routes=[[1, 0, 1]])",
+    instead="Give a row for each route: its chunks, then the ranks that it passes, -1 after the "
+    "end: routes=[[1, 0, 1], [1, 1, 0]].",
+)
 L126 = Rule(
     "L126 unequal-parts",
     what="A script for msccl-tools groups references of different buffers, or splits one unevenly.",

@@ -56,12 +56,13 @@ T608 = Rule(
 )
 T612 = Rule(
     "T612 no-such-forest",
-    what="Trees are asked for a collective that they don't serve, for too many ranks, or with "
-    "numbers that they can't have.",
+    what="Trees or routes are asked for a collective that they don't serve, for too many ranks, "
+    "with numbers that they can't have, or where transfers don't reach every rank.",
     why="Data goes down the trees of an AllGather, up those of a ReduceScatter, and both ways for "
     "an AllReduce; whole chunks of each rank's data are divided among the trees from it. Packing "
-    "takes a maximum flow for each edge of each tree, so the ranks are limited.",
-    example='sley.synthesize("alltoall", "ndv4:2")',
+    "takes a maximum flow for each edge of each tree, and routes need a linear program, so the "
+    "ranks are limited.",
+    example='sley.synthesize("broadcast", "ndv4:2")',
     instead="Name one of these collectives, and give a positive number of chunks.",
 )
 T611 = Rule(

@@ -6,7 +6,8 @@ cluster of two nodes of "ndv4", `dgx_a100()` one node of "dgx-a100".
 Files: clusters (texts of --topology, meshes and tori), files (load and save), machine (machines and
 their TOML), one_gpu (a GPU that all ranks share), graph (whole topologies as TOML), nccl_log,
 xml_trees, smi, taccl (other tools' files), assumptions (rates that those leave out), structure
-(what the links of a topology form), rates and forests (trees that reach its bandwidth bound).
+(what the links of a topology form), rates and forests (trees that reach its bandwidth bound),
+routes (the same for an AllToAll).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, 
 from sley.topologies.files import LoadedTopology, load, read, save
 from sley.topologies.forests import Forest, pack_forest
 from sley.topologies.machine import Machine, find_machine, machine, machine_names
+from sley.topologies.routes import Routing, find_routes
 from sley.topologies.structure import LinkRings, link_rings
 
 __all__ = [
@@ -26,9 +28,11 @@ __all__ = [
     "LinkRings",
     "LoadedTopology",
     "Machine",
+    "Routing",
     "cluster",
     "find",
     "find_machine",
+    "find_routes",
     "link_rings",
     "load",
     "look_up",

@@ -74,7 +74,7 @@ class Forest(Value):
         return int(self.weight.sum())
 
     @property
-    def trees(self) -> LongArray:
+    def rows(self) -> LongArray:
         """int64 (trees, 1 + ranks): the weight of each tree, then the parent of each rank, as
         `sley.algorithms.forest_allgather` takes them."""
         return np.column_stack([self.weight, self.parent])
@@ -125,16 +125,7 @@ def pack_forest(
     most bandwidth along the paths of transfers, or of several numbers up to 32 the one with the
     most bandwidth. Errors: T612.
     """
-    right = chunks is None or (is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS)
-    if not right or not (is_real(within) and 0 <= within < 1):
-        expected = f"chunks from 1 to {MOST_CHUNKS}, within a share from 0 to 1"
-        raise T612.error(expected=expected, found=f"chunks={chunks!r}, within={within!r}")
-    if topology.ranks > MOST_RANKS:
-        raise T612.error(
-            expected=f"at most {MOST_RANKS} ranks",
-            found=f"{topology.name}: {topology.ranks}",
-            remedy="Synthesize for fewer nodes.",
-        )
+    check_request(topology, chunks, within, MOST_RANKS)
     if topology.ranks == 1:
         return Forest(topology, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
     every = np.ones(topology.ranks, np.int64)
@@ -147,6 +138,20 @@ def pack_forest(
     numbers = _TRIED_NUMBERS if chunks is None else (chunks,)
     made = [forest_on(rates, number * every) for number in numbers]
     return max((one for one in made if one is not None), key=lambda one: one.algbw_GBps)
+
+
+def check_request(topology: Topology, chunks: int | None, within: float, most_ranks: int) -> None:
+    """Refuses arguments as for `pack_forest`, and more ranks. Errors: T612."""
+    right = chunks is None or (is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS)
+    if not right or not (is_real(within) and 0 <= within < 1):
+        expected = f"chunks from 1 to {MOST_CHUNKS}, within a share from 0 to 1"
+        raise T612.error(expected=expected, found=f"chunks={chunks!r}, within={within!r}")
+    if topology.ranks > most_ranks:
+        raise T612.error(
+            expected=f"at most {most_ranks} ranks",
+            found=f"{topology.name}: {topology.ranks}",
+            remedy="Synthesize for fewer nodes.",
+        )
 
 
 def forest_on(

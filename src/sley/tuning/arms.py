@@ -283,9 +283,9 @@ def recipe_of(choice: nccl.CollectiveChoice) -> Recipe:
 def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Recipe, Program]]:
     """The algorithms of a collective that can run on a cluster, and their programs. Several rings
     go along its links where there are no switches. Errors: D921."""
-    # A policy's file has no place for the trees of a topology.
+    # A policy's file has no place for the trees or routes of a topology.
     own = (a for a in CATALOG.values() if a.collective == collective)
-    known = [a for a in own if "trees" not in a.parameters]
+    known = [a for a in own if not a.is_synthesised]
     if actions == "nccl":
         known = [a for a in known if a.name in _OF_NCCL]
     (nodes, gpus), along = grid_of(topology), link_rings(topology).orders.tolist()

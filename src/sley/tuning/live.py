@@ -248,9 +248,9 @@ def _arms(
     collective: str, hosts: Hosts, settings: Settings, algorithms: Sequence[str] | None
 ) -> Iterator[LiveArm]:
     """The plans that fit the communicator's connections. Errors: D921."""
-    # Trees are made for a topology, of which a communicator knows none.
+    # Trees and routes are made for a topology, of which a communicator knows none.
     own = (one for one in CATALOG.values() if one.collective == collective)
-    known = [one.name for one in own if "trees" not in one.parameters]
+    known = [one.name for one in own if not one.is_synthesised]
     for name in algorithms or ():
         check_name(D921, "an algorithm", name, known)
     nodes, gpus = hosts.count, len(hosts.members[0])

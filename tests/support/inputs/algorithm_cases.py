@@ -20,10 +20,11 @@ GROUPED = tuple(name for name in CATALOG if name.startswith("nvls-"))
 """The algorithms in which switches reduce and multicast: not with all options, nor in files
 for MSCCL."""
 
-ALONG_TREES = tuple(name for name in CATALOG if "trees" in CATALOG[name].parameters)
-"""The algorithms along given trees, which are all pairs without: test_forests has others."""
+SYNTHESISED = tuple(name for name in CATALOG if CATALOG[name].is_synthesised)
+"""The algorithms along given trees or routes, which are all pairs without: test_forests and
+test_routes have others."""
 
-PLAIN = tuple(name for name in CATALOG if name not in GROUPED + ALONG_TREES)
+PLAIN = tuple(name for name in CATALOG if name not in GROUPED + SYNTHESISED)
 """The other algorithms."""
 
 SIZED = tuple(name for name in PLAIN if CATALOG[name].collective in collectives.SIZED)

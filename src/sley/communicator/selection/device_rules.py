@@ -272,7 +272,7 @@ def _programs(
     for one in CATALOG.values():
         if one.collective != collective or "ranks" not in one.parameters:
             continue
-        if "trees" in one.parameters:  # without those of a topology they are all pairs
+        if one.is_synthesised:
             continue
         try:
             arguments = _arguments(one.name, ranks, same_bits) | {"in_place": either_place is None}

@@ -1,0 +1,171 @@
+"""Routes of an AllToAll: whose link loads come near a linear program's optimum, and never exceed
+it; proven programs."""
+
+from __future__ import annotations
+
+from itertools import pairwise, permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+import sley
+from sley import Protocol, SleyError, Topology, topologies
+from sley.ir.fabric import LinkKind, VertexKind
+from sley.ir.linear import LinearProgram
+from sley.ir.tables import NONE
+from sley.ir.topology import Builder
+from sley.model.bounds import Bounds
+from sley.topologies import Routing, find_routes
+from support.generators.examples import examples
+from support.generators.fabrics import direct_topologies, switched_topologies
+
+
+def check_routes(routes: Routing) -> None:
+    """As many chunks come from each rank to each other, over ranks that are linked."""
+    topology = routes.topology
+    chunks = np.zeros((topology.ranks, topology.ranks), int)
+    loads = [0] * len(topology.links)
+    for weight, *passed in routes.rows.tolist():
+        ranks = [rank for rank in passed if rank != NONE]
+        assert passed == ranks + [NONE] * (len(passed) - len(ranks))
+        assert len({*ranks}) == len(ranks) >= 2
+        chunks[ranks[0], ranks[-1]] += weight
+        for a, b in pairwise(ranks):
+            path = topology.paths([a], [b]).target.tolist()
+            assert path
+            for link in path:
+                loads[link] += weight
+    assert (chunks + np.eye(len(chunks), dtype=int) * chunks[0, 1] == chunks[0, 1]).all()
+    assert routes.chunks == topology.ranks * chunks[0, 1]
+    busiest = max(np.array(loads) / topology.links.GBps)
+    assert routes.algbw_GBps == pytest.approx(routes.chunks / busiest)
+
+
+def best(topology: Topology) -> float:
+    """The algorithm bandwidth of the best routes: flows from each rank over sends between linked
+    ranks, as one linear program."""
+    ranks = topology.ranks
+    src, dst = (ends.ravel() for ends in np.indices((ranks, ranks), np.int32))
+    linked = topology.are_linked(src, dst)
+    src, dst = src[linked], dst[linked]
+    pairs, paths = len(src), topology.paths(src, dst)
+    uses = np.zeros((len(topology.links), pairs))
+    np.add.at(uses, (paths.target, np.repeat(np.arange(pairs), np.diff(paths.offset))), 1)
+    # Variables: the flow of each rank's data over each pair, and the time.
+    kept, wanted = [], []
+    for origin in range(ranks):
+        for rank in range(ranks):
+            if rank != origin:
+                row = np.zeros(ranks * pairs + 1)
+                row[origin * pairs : (origin + 1) * pairs] = 1.0 * (dst == rank) - (src == rank)
+                kept.append(row)
+                wanted.append(1.0)
+    within = np.column_stack([np.tile(uses, ranks), -topology.links.GBps])
+    goal = np.zeros(ranks * pairs + 1)
+    goal[-1] = 1
+    found = linprog(goal, within, np.zeros(len(within)), np.array(kept), np.array(wanted))
+    return float(ranks / found.x[-1])
+
+
+drawn = st.one_of(direct_topologies(), switched_topologies()).filter(lambda one: one.ranks > 1)
+
+
+@examples(60)
+@given(drawn, st.sampled_from([None, 1, 3]))
+def test_routes_come_near_the_best_ones(topology: Topology, chunks: int | None) -> None:
+    routes = find_routes(topology, chunks=chunks)
+    check_routes(routes)
+    most = best(topology)
+    assert most * (1 - 1e-6) <= routes.optimum_GBps <= most * (1 + 2e-3)
+    bounds = Bounds.of(sley.AllToAll(topology.ranks), topology)
+    assert routes.algbw_GBps <= min(most, bounds.algbw_GBps) * (1 + 1e-6)
+    assert routes.algbw_GBps >= (0.9 if chunks is None else 0.5) * most
+
+
+@examples(25)
+@given(drawn, st.booleans(), st.sampled_from(["msccl", "hpds"]), st.sampled_from([1, 2]))
+def test_programs_along_routes_are_proven(
+    topology: Topology, in_place: bool, schedule: str, chunks: int
+) -> None:
+    program = sley.synthesize("alltoall", topology, chunks=chunks, in_place=in_place)
+    sley.verify(sley.compile(program, topology=topology, schedule=schedule))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_routes_move_the_data(in_place: bool) -> None:
+    """Data that waits on ranks between, run on processes."""
+    program = sley.synthesize("alltoall", "dgx1", chunks=2, in_place=in_place)
+    plan = sley.compile(program, topology="dgx1", protocol=Protocol.SIMPLE)
+    (row,) = sley.run(plan, "64K", dtype="int32")
+    assert row.wrong == 0
+
+
+def test_what_goes_on_together_is_one_transfer() -> None:
+    """Rank 2 passes on what ranks 0 and 1 have for rank 3."""
+    over = {(0, 3): [0, 2, 3], (1, 3): [1, 2, 3]}
+    rows = [[1, *over.get(ends, [*ends, NONE])] for ends in permutations(range(4), 2)]
+    program = sley.algorithms.routed_alltoall(4, routes=rows, in_place=True)
+    sley.verify(sley.compile(program))
+    t = program.transfers
+    sent = zip(t.src.tolist(), t.dst.tolist(), t.count.tolist(), strict=True)
+    assert sorted(count for a, b, count in sent if (a, b) == (2, 3)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "longest"),
+    [
+        *(("ndv4:2", 1.0, 1), ("mi300x", 1.0, 1), ("dgx1:2", 1.0, 2), ("ndv2:2", 1.0, 2)),
+        *(("dgx1", 0.96, 4), ("mi250x", 0.96, 8), ("torus:4x4", 0.95, 6), ("pcie-8:2", 0.92, 4)),
+    ],
+)
+def test_link_loads_of_machines(name: str, share: float, longest: int) -> None:
+    routes = find_routes(topologies.find(name))
+    bounds = Bounds.of(sley.AllToAll(routes.topology.ranks), routes.topology)
+    assert routes.algbw_GBps >= share * bounds.algbw_GBps * (1 - 1e-9)
+    assert routes.height <= longest
+
+
+def test_direct_transfers_that_reach_the_bound_need_no_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(LinearProgram, "solve")
+    routes = find_routes(topologies.dgx2(4))
+    assert (routes.height, len(routes.weight)) == (1, 64 * 63)
+    assert routes.algbw_GBps == pytest.approx(routes.optimum_GBps)
+    with pytest.raises(AttributeError):
+        find_routes(topologies.mi250x())
+
+
+def test_what_no_routes_reach_is_refused() -> None:
+    builder = Builder("apart", np.zeros(2, int))
+    card = builder.add(VertexKind.NIC, [0])
+    builder.both(np.arange(2), np.repeat(card, 2), LinkKind.PCIE, 25.0, 20.0)
+    for topology, found in ((builder.topology(), "from rank 0 to 1"), (topologies.ndv4(9), "72")):
+        with pytest.raises(SleyError, match=found) as info:
+            sley.synthesize("alltoall", topology)
+        assert info.value.code == "T612"
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [
+        [[1, 0, 1]],  # nothing from rank 1
+        [[1, 0, 1], [2, 1, 0]],
+        [[0, 0, 1], [0, 1, 0]],  # without chunks
+        [[1, 0, 1], [1, 1, 2]],  # no rank
+        [[1, 0, 1, 0], [1, 1, 0, -1]],  # rank 0 twice
+        [[1, 0, -1, 1], [1, 1, 0, -1]],  # a gap
+        [[1, -1], [1, -1]],
+        [[1, 0, 1], [1, 1]],
+        [[1.0, 0, 1], [1, 1, 0]],
+        "routes",
+    ],
+)
+def test_rows_that_are_no_routes_are_refused(routes: Any) -> None:
+    with pytest.raises(SleyError) as info:
+        sley.algorithms.routed_alltoall(2, routes=routes)
+    assert info.value.code == "L139"
