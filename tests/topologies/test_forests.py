@@ -380,6 +380,15 @@ def test_matched_trees_keep_to_their_height(
         match_forest(topology, height=least - 1)
 
 
+def test_a_fast_detour_leaves_no_rank_too_far() -> None:
+    """Over rank 1 data is earlier at rank 2, but then too many sends from rank 0 for rank 3."""
+    topology = Topology.from_links("detour", 4, [(0, 1), (1, 2)] * 3 + [(0, 2), (2, 3)])
+    for limit, height in ((2, 2), (None, 3)):
+        forest = match_forest(topology, height=limit)
+        check_trees(forest)
+        assert forest.height == height
+
+
 def matched(
     ranks: int, src: Any, dst: Any, paths: list[list[int]], time: list[float], root: Any, most: Any
 ) -> list[list[int]]:
