@@ -80,7 +80,7 @@ class _Routes:
         after[ends] = self.ranks  # behind all that goes on
         place = src * self.chunks + first
         result = place.copy()
-        # Chunks wait in the order in which they go on, to which rank, and there come or go on.
+        # On each rank, chunks wait in the order of the ranks that they go to, then of sources.
         order = np.lexsort((first, dst, src, after, b))
         order = order[waits[order]]
         offset = offsets_of(weight[order])[:-1]
