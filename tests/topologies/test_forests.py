@@ -21,6 +21,7 @@ from sley.ir.tables import NONE
 from sley.model.bounds import Bounds
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import packed_GBps
+from sley.model.simulation import simulate
 from sley.topologies import Forest, pack_forest
 from sley.topologies.rates import RankPairs, tree_rates
 from support.generators.examples import examples
@@ -311,3 +312,16 @@ def test_a_cycle_beside_the_root_is_refused() -> None:
     rows[0] = [1, -1, 2, 1]  # ranks 1 and 2 send to each other
     with pytest.raises(SleyError, match="L138"):
         sley.algorithms.forest_allgather(3, trees=rows)
+
+
+def test_sums_along_trees_are_as_fast_as_over_a_mesh() -> None:
+    """HM goes the same ways. Trees are slower if ranks wait for the same one, or the highest first."""
+    programs = [
+        sley.synthesize("reducescatter", "ndv4:2", chunks=1, in_place=True),
+        sley.algorithms.hm_reducescatter(2, 8, in_place=True),
+    ]
+    trees, mesh = (
+        simulate(sley.compile(one, topology="ndv4:2", protocol="Simple", instances=2), "1G").time_us
+        for one in programs
+    )
+    assert trees < mesh

@@ -177,10 +177,23 @@ class _Trees:
         return found
 
     @cached_property
+    def _height(self) -> LongArray:
+        """int64 (edges,): the most sends below each rank."""
+        depth = depths(self.parent)
+        height = np.zeros(depth.shape, np.int64)
+        for level in range(int(depth.max()), 1, -1):
+            tree, rank = np.nonzero(depth == level)
+            np.maximum.at(height, (tree, self.parent[tree, rank]), height[tree, rank] + 1)
+        found: LongArray = height[self._tree, self._rank]
+        return found
+
+    @cached_property
     def _sibling(self) -> LongArray:
-        """int64 (edges,): how many of the tree's earlier edges have the same source."""
+        """int64 (edges,): how many of the tree's edges with the same source are earlier for sums:
+        first the low ones, whose data comes early; of these, each source begins with its next rank,
+        so that not all sources wait for the same one."""
         key = self._tree * self.ranks + self._from
-        order = np.argsort(key, kind="stable")
+        order = np.lexsort(((self._rank - self._from) % self.ranks, self._height, key))
         first = np.searchsorted(key[order], key[order])
         found = np.empty_like(order)
         found[order] = np.arange(len(order)) - first

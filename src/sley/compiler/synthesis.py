@@ -27,7 +27,7 @@ _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (Tr
 """Whether data comes up trees, not down, for each forest of a collective."""
 
 COMPARED: Mapping[str, Any] = {
-    "schedule": "hpds",
+    "schedule": ["msccl", "hpds"],
     "allocate": "connection",
     "channels": 1,
     "protocol": "Simple",
