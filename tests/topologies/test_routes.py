@@ -114,6 +114,8 @@ def test_what_goes_on_together_is_one_transfer() -> None:
     t = program.transfers
     sent = zip(t.src.tolist(), t.dst.tolist(), t.count.tolist(), strict=True)
     assert sorted(count for a, b, count in sent if (a, b) == (2, 3)) == [1, 2]
+    # Blocks that receive share the copies out of scratch, of what came in one send.
+    assert t.count[t.src == t.dst].tolist() == [1] * 10
     # What rank 2 passes on doesn't wait behind what it sends.
     assert {*t.channel[(t.src == 2) & (t.dst == 3)].tolist()} == {0, 1}
 

@@ -94,7 +94,9 @@ class _Routes:
         _transfer(p, keys, (a, begin), (b, place), weight)
         late = waits & ends
         if late.any():
-            keys = np.array([[0], [2], [1]]) * np.ones_like(b[late])
+            # By source, so that the blocks that receive them share these copies.
+            distance = (b - src)[late] % self.ranks
+            keys = np.stack([0 * distance, distance, 2 + 0 * distance, 1 + 0 * distance])
             _transfer(p, keys, (b[late], place[late]), (b[late], result[late]), weight[late])
 
 
