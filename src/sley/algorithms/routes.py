@@ -39,10 +39,10 @@ def routed_alltoall(ranks: int, *, routes: Routes = None, in_place: bool = False
     own = np.arange(ranks)
 
     def body(p: ChunkProgram) -> None:
-        if not in_place:
+        along.send(p, in_place=in_place)
+        if not in_place:  # nobody waits for these copies
             kept = p.chunk(own, "in", own * along.chunks, along.chunks)
             kept.copy(own, "out", own * along.chunks)
-        along.send(p, in_place=in_place)
 
     return trace(AllToAll(ranks, along.chunks, in_place), body)
 
