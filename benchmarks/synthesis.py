@@ -157,6 +157,9 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
     others = library(topology, collective)
     row: list[object] = []
     for programs in (trees, others):
+        if not programs:  # ranks that no link joins
+            row += [0.0, "no other"]
+            continue
         found = sley.choose(
             programs,
             SIZE,

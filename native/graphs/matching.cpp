@@ -100,7 +100,8 @@ private:
         held_[rank].push_back(c);
         ++holders_[c];
         for (const auto p : from_[rank]) {
-            if (!queued_[p] && may_send(c, rank, given_.dst[p])) enqueue(p, std::max(time, ready(p)));
+            if (queued_[p] || !may_send(c, rank, given_.dst[p])) continue;
+            enqueue(p, std::max(time, ready(p)));
         }
     }
 
@@ -111,7 +112,7 @@ private:
 
     const Spreading& given_;
     std::size_t chunks_;
-    // By link, when it is free. By pair: the time of a chunk, its sends, whether it is in the queue.
+    // By link, when it is free. By pair: the time of a chunk, its sends, whether it is queued.
     std::vector<double> free_, cost_;
     std::vector<std::int64_t> sent_;
     std::vector<char> queued_;

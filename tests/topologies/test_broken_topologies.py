@@ -94,8 +94,9 @@ def test_trees_go_around_failures(name: str, word: str, number: int, share: floa
     assert np.isin(np.flatnonzero(forest.loads), paths.target).all()
 
 
-def test_replan_compares_plans_before_and_after() -> None:
-    words = ("replan", "ring-allgather", "--topology", "2x2", "--size", "64M", "--json")
+@pytest.mark.parametrize("algorithm", ["ring-allgather", "two-step-alltoall"])
+def test_replan_compares_plans_before_and_after(algorithm: str) -> None:
+    words = ("replan", algorithm, "--topology", "2x2", "--size", "64M", "--json")
     found = {}
     for option in (("--without", "nic1@1"), ("--degraded", "nic1@1=0.5")):
         result = CliRunner().invoke(main, [*words, *option])

@@ -266,10 +266,31 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], found: str) -> N
     assert info.value.code == "T612"
 
 
-def test_too_many_ranks_are_refused() -> None:
+@pytest.mark.parametrize("up", [False, True])
+def test_many_equal_nodes_have_chains_of_the_trees_of_one(up: bool) -> None:
+    topology = topologies.ndv4(17)
+    forest = pack_forest(topology, up=up)
+    assert check_trees(forest) == [forest.chunks // 136] * 136
+    bounds = Bounds.of(sley.AllGather(136), topology)
+    assert forest.algbw_GBps == pytest.approx(bounds.algbw_GBps, rel=1e-6)
+    name = "forest-reducescatter" if up else "forest-allgather"
+    program = CATALOG[name].function(136, trees=forest.rows, channels=1)
+    sley.verify(sley.compile(program, topology=topology))
+
+
+def test_many_nodes_that_differ_are_refused() -> None:
     with pytest.raises(SleyError, match="T612") as info:
-        pack_forest(topologies.ndv4(17))
+        pack_forest(topologies.ndv4(17).degraded("nic3@1", 0.5))
     assert "136" in str(info.value)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_trees_take_no_more_channels_than_given(channels: int) -> None:
+    forest = pack_forest(topologies.dgx1())
+    program = sley.algorithms.forest_allreduce(8, trees=forest.rows, channels=channels)
+    assert set(program.transfers.channel.tolist()) - {NONE} == {*range(2 * channels)}
+    with pytest.raises(SleyError, match="L102"):
+        sley.algorithms.forest_allgather(8, channels=0)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +344,7 @@ def test_a_cycle_beside_the_root_is_refused() -> None:
 
 
 def test_sums_along_trees_are_as_fast_as_over_a_mesh() -> None:
-    """HM goes the same ways. Trees are slower if ranks wait for one rank, or the highest first."""
+    """HM goes the same ways. Trees are slower if all ranks wait for the same one first."""
     programs = [
         sley.synthesize("reducescatter", "ndv4:2", chunks=1, in_place=True),
         sley.algorithms.hm_reducescatter(2, 8, in_place=True),

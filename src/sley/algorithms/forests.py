@@ -6,12 +6,13 @@ Source: ForestColl (arXiv 2402.06787).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from sley.algorithms.algorithm import algorithm
+from sley.algorithms.algorithm import algorithm, channel_numbers
 from sley.errors import Place
 from sley.errors.language import L138
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
@@ -26,13 +27,16 @@ for the root. By default a star for each rank."""
 
 
 @algorithm("allgather", "ForestColl, section 5")
-def forest_allgather(ranks: int, *, trees: Trees = None, in_place: bool = False) -> Program:
+def forest_allgather(
+    ranks: int, *, trees: Trees = None, channels: int | None = None, in_place: bool = False
+) -> Program:
     """AllGather along trees: each rank's data goes down the trees from it, which divide it.
 
     trees: as `sley.topologies.pack_forest` finds them for a topology; by default each rank sends to
-    all others. Source: ForestColl, section 5. Errors: L102, L121, L138.
+    all others. channels: the most channels, by default as many as trees with common edges need.
+    Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
-    forest = _Trees("forest-allgather", ranks, trees)
+    forest = _Trees("forest-allgather", ranks, trees, channels)
 
     def body(p: ChunkProgram) -> None:
         if not in_place:
@@ -44,12 +48,15 @@ def forest_allgather(ranks: int, *, trees: Trees = None, in_place: bool = False)
 
 
 @algorithm("reducescatter", "ForestColl, section 5")
-def forest_reducescatter(ranks: int, *, trees: Trees = None, in_place: bool = False) -> Program:
+def forest_reducescatter(
+    ranks: int, *, trees: Trees = None, channels: int | None = None, in_place: bool = False
+) -> Program:
     """ReduceScatter along trees: each rank's sums come up the trees to it.
 
-    trees: as for `forest_allgather`. Source: ForestColl, section 5. Errors: L102, L121, L138.
+    trees, channels: as for `forest_allgather`. Source: ForestColl, section 5.
+    Errors: L102, L121, L138.
     """
-    forest = _Trees("forest-reducescatter", ranks, trees)
+    forest = _Trees("forest-reducescatter", ranks, trees, channels)
 
     def body(p: ChunkProgram) -> None:
         if in_place:
@@ -62,19 +69,24 @@ def forest_reducescatter(ranks: int, *, trees: Trees = None, in_place: bool = Fa
 
 @algorithm("allreduce", "ForestColl, section 5")
 def forest_allreduce(
-    ranks: int, *, trees: Trees = None, up_trees: Trees = None, in_place: bool = False
+    ranks: int,
+    *,
+    trees: Trees = None,
+    up_trees: Trees = None,
+    channels: int | None = None,
+    in_place: bool = False,
 ) -> Program:
     """AllReduce along trees: sums of a part of the data come up the trees to each rank, and the
     results go down.
 
     trees: as for `forest_allgather`; roots may have different shares. up_trees: those of the sums,
-    with the same shares, by default the same trees. Source: ForestColl, section 5.
-    Errors: L102, L121, L138.
+    with the same shares, by default the same trees. channels: as for `forest_allgather`, of the
+    sums and of the results. Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
-    down = _Trees("forest-allreduce", ranks, trees, equal=False)
+    down = _Trees("forest-allreduce", ranks, trees, channels, equal=False)
     up = down
     if up_trees is not None:
-        up = _Trees("forest-allreduce", ranks, up_trees, equal=False)
+        up = _Trees("forest-allreduce", ranks, up_trees, channels, equal=False)
     if (up.shares != down.shares).any():
         expected = f"up_trees with as many chunks of each root as trees, {down.shares.tolist()}"
         found = str(up.shares.tolist())
@@ -94,11 +106,15 @@ class _Trees:
     ranks: of the collective. weight: int64 (trees,), the chunks of each tree. parent: int64
     (trees, ranks). root: int64 (trees,). shares: int64 (ranks,), the chunks of all trees of a root;
     chunks: of rank 0. first: int64 (trees,), the first chunk of each tree among those of all roots.
-    equal: whether all shares have to be equal. Errors: L138.
+    equal: whether all shares have to be equal. channels: the most channels. Errors: L102, L138.
     """
 
-    def __init__(self, name: str, ranks: int, trees: Trees, *, equal: bool = True) -> None:
+    def __init__(
+        self, name: str, ranks: int, trees: Trees, channels: int | None, *, equal: bool = True
+    ) -> None:
         rows = _rows(name, ranks, trees, equal)
+        numbers = channel_numbers(name, channels)
+        self.most_channels = len(rows) if channels is None else len(numbers)
         self.ranks, self.weight, self.parent = ranks, rows[:, 0], rows[:, 1:]
         self.root = (self.parent == NONE).argmax(axis=1)
         self.shares = np.bincount(self.root, self.weight, ranks).astype(np.int64)
@@ -207,16 +223,18 @@ class _Trees:
     @cached_property
     def _channel(self) -> LongArray:
         """int64 (edges,): the channel of each edge's tree, the first in which no tree before it has
-        one of its edges: trees that share none also share no block."""
+        one of its edges: trees that share none also share no block. If there are no more channels,
+        the one in which they have the fewest."""
         channel = np.zeros(len(self.parent), np.int64)
-        taken = list[set[tuple[int, int]]]()
+        taken = list[Counter[tuple[int, int]]]()
         for tree, parents in enumerate(self.parent.tolist()):
-            edges = {(src, rank) for rank, src in enumerate(parents) if src != NONE}
-            free = (number for number, others in enumerate(taken) if not others & edges)
-            channel[tree] = next(free, len(taken))
-            if channel[tree] == len(taken):
-                taken.append(set())
-            taken[channel[tree]] |= edges
+            edges = [(src, rank) for rank, src in enumerate(parents) if src != NONE]
+            shared = [sum(others[edge] for edge in edges) for others in taken]
+            if 0 not in shared and len(taken) < self.most_channels:
+                taken.append(Counter())
+                shared.append(0)
+            channel[tree] = shared.index(min(shared))
+            taken[channel[tree]].update(edges)
         return channel[self._tree]
 
     def _groups(self, *keys: LongArray) -> Iterator[LongArray]:

@@ -39,10 +39,10 @@ def routed_alltoall(ranks: int, *, routes: Routes = None, in_place: bool = False
     own = np.arange(ranks)
 
     def body(p: ChunkProgram) -> None:
-        if not in_place:
+        along.send(p, in_place=in_place)
+        if not in_place:  # nobody waits for these copies
             kept = p.chunk(own, "in", own * along.chunks, along.chunks)
             kept.copy(own, "out", own * along.chunks)
-        along.send(p, in_place=in_place)
 
     return trace(AllToAll(ranks, along.chunks, in_place), body)
 
@@ -80,7 +80,7 @@ class _Routes:
         after[ends] = self.ranks  # behind all that goes on
         place = src * self.chunks + first
         result = place.copy()
-        # Chunks wait in the order in which they go on, to which rank, and there come or go on.
+        # On each rank, chunks wait in the order of the ranks that they go to, then of sources.
         order = np.lexsort((first, dst, src, after, b))
         order = order[waits[order]]
         offset = offsets_of(weight[order])[:-1]
@@ -94,7 +94,9 @@ class _Routes:
         _transfer(p, keys, (a, begin), (b, place), weight)
         late = waits & ends
         if late.any():
-            keys = np.array([[0], [2], [1]]) * np.ones_like(b[late])
+            # By source, so that the blocks that receive them share these copies.
+            distance = (b - src)[late] % self.ranks
+            keys = np.stack([0 * distance, distance, 2 + 0 * distance, 1 + 0 * distance])
             _transfer(p, keys, (b[late], place[late]), (b[late], result[late]), weight[late])
 
 

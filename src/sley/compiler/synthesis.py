@@ -25,7 +25,7 @@ from sley.topologies import (
     pack_forest,
     topology_of,
 )
-from sley.topologies.forests import WITHIN, forest_on
+from sley.topologies.forests import MOST_RANKS, WITHIN, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
 
 _ROUTED = "alltoall"
@@ -175,10 +175,10 @@ def synthesize(
 
 def low_trees(collective: str, topology: Topology) -> list[Synthesis]:
     """The front of trees with few chunks, by ascending height, from the least possible one until
-    higher ones have hardly more bandwidth; none for a collective that takes no trees. Errors: T612.
-    """
+    higher ones have hardly more bandwidth; none for a collective that takes no trees, or for more
+    ranks than are packed together, since matching needs their third power. Errors: T612."""
     made = list[Synthesis]()
-    if collective not in _DIRECTIONS:
+    if collective not in _DIRECTIONS or topology.ranks > MOST_RANKS:
         return made
     for height in range(least_height(topology), topology.ranks):
         before = len(made)
@@ -207,6 +207,7 @@ def fastest(
     """
     numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
     made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
+    collective = made[0].collective
     if chunks is None:
         made = _front([*low_trees(collective, topology), *made])
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]

@@ -232,6 +232,17 @@ class Topology(Value):
         name = f"{self.name} with {part} at {share:g}"
         return replace(self, name=name, links=replace(self.links, **rates))
 
+    def of_node(self, node: int) -> Topology:
+        """A node alone, without the network. Errors: T603 if only that links its GPUs."""
+        inside = self.vertices.node == node
+        number = np.cumsum(inside) - 1
+        kept = inside[self.links.src] & inside[self.links.dst]
+        links = {name: getattr(self.links, name)[kept] for name in TopologyLinks.column_names()}
+        links |= {end: number[links[end]] for end in ("src", "dst")}
+        vertices = Vertices(self.vertices.kind[inside], np.zeros(inside.sum(), np.int32))
+        name = f"node {node} of {self.name}"
+        return replace(self, name=name, vertices=vertices, links=TopologyLinks(**links))
+
     def _of(self, part: str) -> LongArray:
         """The links of a part. Errors: T608."""
         match = _PART.fullmatch(str(part).lower())

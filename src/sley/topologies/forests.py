@@ -31,7 +31,7 @@ MOST_CHUNKS = 4096
 """Bound on the chunks of each rank's data."""
 
 MOST_RANKS = 128
-"""Bound on the ranks of a topology: the time of packing grows with their fourth power."""
+"""Bound on the ranks that are packed together: the time grows with their fourth power."""
 
 WITHIN = 0.05
 """The share of the bandwidth along paths that few trees may lack by default: trees that come closer
@@ -125,7 +125,10 @@ def pack_forest(
     most bandwidth along the paths of transfers, or of several numbers up to 32 the one with the
     most bandwidth. Errors: T612.
     """
-    check_request(topology, chunks, within, MOST_RANKS)
+    node = _equal_node(topology) if topology.ranks > MOST_RANKS else None
+    check_request(topology, chunks, within, MOST_RANKS if node is None else topology.ranks)
+    if node is not None:
+        return _across_nodes(topology, pack_forest(node, up=up, chunks=chunks, within=within))
     if topology.ranks == 1:
         return Forest(topology, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
     every = np.ones(topology.ranks, np.int64)
@@ -148,10 +151,40 @@ def check_request(topology: Topology, chunks: int | None, within: float, most_ra
         raise T612.error(expected=expected, found=f"chunks={chunks!r}, within={within!r}")
     if topology.ranks > most_ranks:
         raise T612.error(
-            expected=f"at most {most_ranks} ranks",
+            expected=f"at most {most_ranks} ranks, if nodes differ",
             found=f"{topology.name}: {topology.ranks}",
             remedy="Synthesize for fewer nodes.",
         )
+
+
+def _equal_node(topology: Topology) -> Topology | None:
+    """One of the nodes, alone, if all are equal and not too large; else None."""
+    gpus = np.bincount(topology.node)
+    if topology.nodes == 1 or (gpus != gpus[0]).any() or gpus[0] > MOST_RANKS:
+        return None
+    first = topology.of_node(0)
+    others = (topology.of_node(node).links for node in range(1, topology.nodes))
+    return first if all(links == first.links for links in others) else None
+
+
+def _across_nodes(topology: Topology, inner: Forest) -> Forest:
+    """Trees for more nodes than are packed together: each is a chain over the same places of all
+    nodes, from each of which goes a tree on its node. So the cards carry no more than they have to.
+
+    inner: the trees of each node.
+    """
+    nodes = topology.nodes
+    places = np.argsort(topology.node, kind="stable").reshape(nodes, -1)
+    tree, root = np.nonzero(inner.parent == NONE)
+    trees = len(inner.parent)
+    parent = np.empty((nodes * trees, topology.ranks), np.int32)
+    for node in range(nodes):
+        rows = np.arange(trees)[:, None] + trees * np.arange(nodes)[:, None, None]
+        parent[rows, places[node]] = places[node][inner.parent]
+        parent[rows[:, tree, 0], places[node, root]] = places[node - 1, root]
+        parent[trees * node + tree, places[node, root]] = NONE
+    weight = frozen_array(np.tile(inner.weight, nodes), np.int64)
+    return Forest(topology, weight, frozen_array(parent, np.int32), inner.up)
 
 
 def forest_on(

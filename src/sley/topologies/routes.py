@@ -9,8 +9,8 @@ The steps, for at most MOST_RANKS ranks:
    link has the least load. Its dual is lengths of links: shorter routes by these are further
    candidates, until there are none. The lengths also prove how good the best routes can be
    (Shahrokhi and Matula 1990).
-3. *Whole chunks.* Each pair's chunks take routes by these shares; then chunks leave the busiest
-   link, as long as its load falls.
+3. *Whole chunks.* Each pair's chunks take routes by these shares, and those that are left the
+   routes with the least load.
 
 Routes go along the paths that transfers take (`Topology.paths`).
 """
@@ -44,7 +44,7 @@ _STEEP = 8.0
 """The logarithm of how much longer the busiest link is than one without load, in these rounds."""
 
 _PROGRAMS = 64
-"""The most linear programs: nearly always, two are enough."""
+"""The most linear programs: nearly always, one is enough."""
 
 _EXACT = 1e-3
 """The share of the best time by which shares of candidates may be above it."""
@@ -168,49 +168,26 @@ class _Shares:
             self._divide(load.max())
 
     def whole(self, number: int) -> LongArray:
-        """int64 (candidates,): how many of the chunks of each pair take each candidate."""
+        """int64 (candidates,): how many of the chunks of each pair take each candidate: the whole
+        part of its share; then a chunk goes where its busiest link has the least load, and of
+        candidates with room, to the one with the fewest sends."""
         count: LongArray = np.floor(self.share * number + 1e-6).astype(np.int64)
-        pair = self._pair()
+        pair, sends, room = self._pair(), self._sent(), number * self.least
         candidate, link, times = self._crossed()
         busy = times / self._GBps[link]
         load = np.bincount(link, busy * count[candidate], len(self._GBps)).astype(np.float64)
         crossed = np.searchsorted(candidate, np.arange(len(pair) + 1))
         of_pair = np.searchsorted(pair, np.arange(len(self._from) + 1))
-        sends, room = self._sent(), number * self.least
-
-        def take(candidate: int, chunks: int, load: FloatArray) -> None:
-            own = slice(crossed[candidate], crossed[candidate + 1])
-            load[link[own]] += chunks * busy[own]
-
-        def best(pair: int, load: FloatArray) -> tuple[float, int]:
-            """The candidate with the lowest load of its busiest link if it takes one chunk more, or
-            of those with room the one with the fewest sends; and this load."""
-            first, end = of_pair[pair : pair + 2]
-            own = slice(crossed[first], crossed[end])
-            peak = np.maximum.reduceat(load[link[own]] + busy[own], crossed[first:end] - own.start)
-            chosen = np.lexsort((sends[first:end], np.maximum(peak, room)))[0]
-            return float(peak[chosen]), int(first + chosen)
-
         lacking = number - np.bincount(pair, count, len(self._from)).astype(np.int64)
         for one in np.repeat(np.arange(len(lacking)), lacking).tolist():
-            _, chosen = best(one, load)
+            first, end = of_pair[one : one + 2]
+            own = slice(crossed[first], crossed[end])
+            peak = np.maximum.reduceat(load[link[own]] + busy[own], crossed[first:end] - own.start)
+            chosen = first + np.lexsort((sends[first:end], np.maximum(peak, room)))[0]
             count[chosen] += 1
-            take(chosen, 1, load)
-        # Ends: each move leaves fewer links with the highest load, or a lower one.
-        while True:
-            busiest = int(load.argmax())
-            users = candidate[link == busiest]
-            moves = []
-            for user in users[count[users] > 0].tolist():
-                freed = load.copy()
-                take(user, -1, freed)
-                moves.append((*best(int(pair[user]), freed), user))
-            peak, other, user = min(moves)
-            if peak >= load[busiest] * (1 - 1e-9):
-                return count
-            for one, chunks in ((user, -1), (other, 1)):
-                count[one] += chunks
-                take(one, chunks, load)
+            used = slice(crossed[chosen], crossed[chosen + 1])
+            load[link[used]] += busy[used]
+        return count
 
     def _shortest(self, cost: FloatArray) -> tuple[FloatArray, LongArray]:
         """float64 (pairs,): the length of a shortest route between each two ranks; int64 (pairs,
