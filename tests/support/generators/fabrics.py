@@ -12,9 +12,9 @@ from sley.ir.topology import Builder
 
 
 @st.composite
-def direct_topologies(draw: st.DrawFn) -> Topology:
+def direct_topologies(draw: st.DrawFn, most: int = 6) -> Topology:
     """A ring with further links, in both directions or, with other rates, in one."""
-    ranks = draw(st.integers(2, 6))
+    ranks = draw(st.integers(2, most))
     pair = st.tuples(st.integers(0, ranks - 1), st.integers(0, ranks - 1))
     more = draw(st.lists(pair.filter(lambda ends: ends[0] != ends[1]), max_size=10))
     ring = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
