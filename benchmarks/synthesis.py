@@ -101,7 +101,7 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
     import sley
     from sley import topologies
     from sley.algorithms import for_collective
-    from sley.compiler.synthesis import Synthesis
+    from sley.compiler.synthesis import Synthesis, compared
 
     topology = topologies.find(what)
     trees = [Synthesis.of(collective, topology, within=within).program(in_place=True)]
@@ -125,10 +125,7 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
             programs,
             SIZE,
             topology,
-            schedule=["hpds", "msccl"],
-            channels=[1, 2],
-            protocol="Simple",
-            max_blocks=64,
+            **{**compared(collective), "channels": [1, 2], "max_blocks": 64},
         ).at(SIZE)
         row += [found.end.of_bound, found.algorithm]
     return row
