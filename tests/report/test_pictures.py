@@ -26,6 +26,7 @@ from sley.report.pictures import (
     chunk_picture,
     instruction_picture,
     topology_picture,
+    tree_picture,
 )
 from sley.report.pictures.canvas import Box, Picture, text_width
 from sley.report.pictures.plans import LOCAL
@@ -392,6 +393,31 @@ def test_large_topologies_are_refused() -> None:
     assert caught.value.code == "P801"
 
 
+@pytest.mark.parametrize(("name", "up"), [("dgx1", False), ("dgx1:2", True), ("mi250x:2", False)])
+def test_each_tree_of_a_root_is_drawn(name: str, up: bool) -> None:
+    forest = sley.topologies.pack_forest(sley.topologies.find(name), up=up)
+    picture = tree_picture(forest, 3)
+    expected = {
+        f"tree-{tree}-{above}-{rank}"
+        for tree, parents in enumerate(forest.parent.tolist())
+        for rank, above in enumerate(parents)
+        if parents[3] < 0 <= above
+    }
+    assert {line.id for line in picture.lines if line.id} == expected
+    places = {box.id: box for box in picture.boxes}
+    for line in picture.lines:
+        if line.id:
+            tree, above, rank = re.findall(r"\d+", line.id)
+            higher, lower = (places[f"tree-{tree}-rank-{one}"] for one in (above, rank))
+            assert higher.y < lower.y
+            (_, start), (_, end) = line.points
+            assert (start > end) is up
+    check_readable(picture)
+    assert sley.draw(forest, 3) == picture
+    with pytest.raises(sley.SleyError, match="L101"):
+        tree_picture(forest, forest.topology.ranks)
+
+
 def content(svg: bytes) -> list[tuple[str, str]]:
     """The content of an SVG: the outline of each element with an id, and the texts. Versions of
     matplotlib place texts a little differently."""
@@ -413,6 +439,7 @@ PAGE = {
     "gallery-chunks.svg": lambda: chunk_picture(program("ring-allreduce", RING)),
     "gallery-blocks.svg": lambda: block_picture(sley.compile(program("ring-allreduce", RING))),
     "cluster.svg": lambda: topology_picture(sley.topologies.cluster(2, 4, 2)),
+    "trees.svg": lambda: tree_picture(sley.topologies.pack_forest(sley.topologies.dgx1())),
 }
 
 

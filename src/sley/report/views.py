@@ -23,9 +23,11 @@ from sley.report.pictures import (
     chunk_picture,
     instruction_picture,
     topology_picture,
+    tree_picture,
 )
 from sley.report.simulation import simulation_lines
 from sley.report.tables import Text, pipeline_table, plan_summary, plan_table, stage_table
+from sley.topologies.forests import Forest
 from sley.topologies.structure import link_classes
 
 
@@ -62,7 +64,7 @@ def show(
 
 @without_inner_frames
 def draw(
-    value: Plan | Program | Topology | Simulation,
+    value: Plan | Program | Topology | Forest | Simulation,
     rank: int | None = None,
     *,
     of: Literal["blocks", "instructions"] = "blocks",
@@ -71,8 +73,8 @@ def draw(
 
     Plan: its thread blocks, or with of="instructions" the graph of its instructions; of one rank or
         of all. Program: its transfers between chunks, of one rank or of all. Topology: its GPUs,
-        switches, cards and links. Simulation: the page of `sley simulate --html`, which loads
-        nothing from a network.
+        switches, cards and links. Forest: the trees of a rank, by default 0. Simulation: the page
+        of `sley simulate --html`, which loads nothing from a network.
     Errors: P801 for values that are too large to draw, V201, L101, P815.
     """
     ranks = None if rank is None else [rank]
@@ -80,11 +82,13 @@ def draw(
         return chunk_picture(value, ranks)
     if isinstance(value, Topology):
         return topology_picture(value)
+    if isinstance(value, Forest):
+        return tree_picture(value, rank or 0)
     if isinstance(value, Simulation):
         return Page(html_report([value], title=value.plan.name))
     if not isinstance(value, Plan):
         found = repr(value)[:60]
-        raise P815.error(expected="a program, plan, topology or simulation", found=found)
+        raise P815.error(expected="a program, plan, topology, forest or simulation", found=found)
     pictures = {"blocks": block_picture, "instructions": instruction_picture}
     if of not in pictures:
         raise P815.error(expected=" or ".join(pictures), found=repr(of)[:60])
