@@ -54,6 +54,16 @@ def test_a_program_is_not_written_as_another_kind_of_file(tmp_path: Path) -> Non
     assert "trees.py" in result.stderr
 
 
+def test_a_picture_of_the_trees_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "trees.svg"
+    result = sley("synthesize", "allgather", "--topology", "2x2", "-o", file)
+    assert result.exit_code == 0, result.output
+    assert "tree-0-rank-3" in file.read_text()
+    result = sley("synthesize", "alltoall", "--topology", "2x2", "-o", tmp_path / "routes.svg")
+    assert result.exit_code == 2
+    assert "routes.py" in result.stderr
+
+
 def test_names_of_collectives_are_those_of_other_commands() -> None:
     assert sley("synthesize", "all_gather", "--topology", "2x2", "--chunks", 1).exit_code == 0
     result = sley("synthesize", "broadcast", "--topology", "2x2")

@@ -15,6 +15,8 @@ from sley.errors import counted
 from sley.formats import program_source, write_file
 from sley.ir.sizes import size_text
 from sley.model.bounds import Bounds
+from sley.report.pictures import tree_picture
+from sley.report.pictures.canvas import METADATA
 from sley.topologies import Routing
 from sley.topologies.forests import MOST_CHUNKS, WITHIN
 
@@ -36,7 +38,7 @@ from sley.topologies.forests import MOST_CHUNKS, WITHIN
 )
 @click.option("--size", type=SizeType(), default="1G", help="Size of the call to simulate.")
 @place_option(default=True)
-@output_option("Write the program here, as Python.")
+@output_option("Write the program here, as Python, or a picture of rank 0's trees.")
 @common_options
 def synthesize_command(  # as many parameters as options; click passes each by name
     collective: str,
@@ -56,8 +58,9 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     simulated as the fastest, with few of the compiler's options. The program is proven. sley choose
     COLLECTIVE --topology ... tries all options.
     """
-    if output is not None and output.suffix.lower() != ".py":
-        raise click.UsageError(f"the program is written as Python: -o {output.with_suffix('.py')}")
+    if output is not None and output.suffix.lower() not in (".py", *METADATA):
+        kinds = f"{', '.join(METADATA)} for a picture of trees"
+        raise click.UsageError(f"-o {output.with_suffix('.py')} for the program, {kinds}")
     cluster = topology_of(topology)
     assert cluster is not None
     with phases("packing, compiling and simulating"):
@@ -70,8 +73,13 @@ def synthesize_command(  # as many parameters as options; click passes each by n
         word, best = "routes", {"best_routes_GBps": part.optimum_GBps}
     bounds = Bounds.of(program.collective, cluster)
     share = made.algbw_GBps / bounds.algbw_GBps
-    if output is not None:
+    if output is not None and output.suffix.lower() == ".py":
         write_file(output, program_source.write(program))
+    elif output is not None:
+        down = made.parts[-1]
+        if isinstance(down, Routing):
+            raise click.UsageError(f"only trees are drawn: -o {output.with_suffix('.py')}")
+        tree_picture(down).save(output)
     if phases.quiet:
         phases.print_json(
             program=program.name,
@@ -87,6 +95,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
                 "size_bytes": size,
                 "time_us": choice.end.time_us,
                 "of_bound": choice.end.of_bound,
+                "blocks": choice.plan.blocks_per_rank,
                 "options": options_json(choice.options),
             },
             output=None if output is None else str(output),

@@ -58,6 +58,12 @@ _SEND_US = 3.0
 _FAR = 3
 """How many times as slow, by sends and link loads alone, trees are that are not simulated."""
 
+_MOST_CONNECTIONS = 64
+"""The connections of a rank above which trees share channels."""
+
+_FEW_CHANNELS = (1, 2)
+"""The numbers of channels that are compared then."""
+
 _SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The average chunks of a root that are tried where roots have different shares."""
 
@@ -143,11 +149,23 @@ class Synthesis(Value):
             return {"routes": down}
         return {"trees": down} | ({} if up == down else {"up_trees": up})
 
-    def program(self, *, in_place: bool = False) -> Program:
-        """The program for all ranks."""
+    def program(self, *, in_place: bool = False, channels: int | None = None) -> Program:
+        """The program for all ranks. channels: the most of trees."""
         ranks = self.parts[0].topology.ranks
         arguments = {"ranks": ranks, **self.arguments}
+        arguments |= {} if channels is None else {"channels": channels}
         return _algorithm(self.collective).function(**arguments, in_place=in_place)
+
+    def compared_programs(self, *, in_place: bool) -> list[Program]:
+        """The programs that are compared: one, or where trees with common edges would have too many
+        connections, with few channels."""
+        made = self.program(in_place=in_place)
+        t = made.transfers
+        ends = np.stack([t.src, t.dst, t.channel])[:, t.src != t.dst]
+        most = np.bincount(np.unique(ends, axis=1)[:2].ravel(), minlength=1).max()
+        if self.collective == _ROUTED or most <= _MOST_CONNECTIONS:
+            return [made]
+        return [self.program(in_place=in_place, channels=number) for number in _FEW_CHANNELS]
 
 
 @without_inner_frames
@@ -212,10 +230,10 @@ def fastest(
         made = _front([*low_trees(collective, topology), *made])
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
-    programs = [one.program(in_place=in_place) for one in near]
-    choice = choose(programs, size, topology, **compared(collective)).at(size)
-    best = next(m for m, p in zip(near, programs, strict=True) if p is choice.program)
-    return made, best, choice
+    programs = [(one, p) for one in near for p in one.compared_programs(in_place=in_place)]
+    options = compared(collective)
+    choice = choose([program for _, program in programs], size, topology, **options).at(size)
+    return made, next(one for one, p in programs if p is choice.program), choice
 
 
 def _front(made: list[Synthesis]) -> list[Synthesis]:
