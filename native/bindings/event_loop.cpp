@@ -18,10 +18,12 @@ namespace sley {
 namespace {
 
 SLEY_PYTHON_CLASS(Inputs, "sley.model.simulation.inputs.LoopInputs");
+SLEY_PYTHON_CLASS(Cut, "sley.model.simulation.inputs.Tiling");
 
 SimulatorPlan make_plan(const Inputs& inputs) {
     SimulatorPlan plan;
     plan.block_offset = column<std::int64_t>(inputs, "block_offset");
+    plan.call = column<std::int32_t>(inputs, "call");
     plan.send_offset = column<std::int64_t>(inputs, "send_offset");
     plan.send_target = column<std::int32_t>(inputs, "send_target");
     plan.receive_offset = column<std::int64_t>(inputs, "receive_offset");
@@ -32,7 +34,7 @@ SimulatorPlan make_plan(const Inputs& inputs) {
     plan.wait_offset = column<std::int64_t>(inputs, "wait_offset");
     plan.wait_target = column<std::int32_t>(inputs, "wait_target");
     plan.begin_us = column<double>(inputs, "begin_us");
-    plan.instruction_major = attribute<bool>(inputs, "instruction_major");
+    plan.instruction_major = column<std::int8_t>(inputs, "instruction_major");
     return plan;
 }
 
@@ -80,12 +82,13 @@ struct Result {
     Array<std::int32_t> stuck;
 };
 
-Result simulate(const Inputs& inputs, std::int64_t tiles, double tile_bytes,
-                double last_tile_bytes, std::int64_t slots) {
+Result simulate(const Inputs& inputs, const nb::typed<nb::list, Cut>& cuts, std::int64_t slots) {
     SimulatorSettings settings = make_settings(inputs);
-    settings.tiles = tiles;
-    settings.tile_bytes = tile_bytes;
-    settings.last_tile_bytes = last_tile_bytes;
+    for (const auto cut : cuts) {
+        settings.cuts.push_back({attribute<std::int64_t>(cut, "tiles"),
+                                 attribute<double>(cut, "tile_bytes"),
+                                 attribute<double>(cut, "last_bytes")});
+    }
     settings.slots = slots;
     FlowClasses classes{column<double>(inputs, "class_cap"), column<double>(inputs, "class_push"),
                         column<std::int64_t>(inputs, "class_first"),
@@ -167,6 +170,6 @@ void define_result(nb::module_& m) {
 NB_MODULE(_event_loop, m) {
     m.doc() = "The event loop of sley's simulator.";
     sley::define_result(m);
-    m.def("simulate", &sley::simulate, "inputs"_a, "tiles"_a, "tile_bytes"_a, "last_tile_bytes"_a,
-          "slots"_a, "Runs a plan on a topology, with chunks cut into `tiles` of `tile_bytes`.");
+    m.def("simulate", &sley::simulate, "inputs"_a, "cuts"_a, "slots"_a,
+          "Runs calls on a topology, each with its cut of chunks into tiles as they are on links.");
 }

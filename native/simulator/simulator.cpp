@@ -19,11 +19,12 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
                      SimulatorSettings settings)
     : plan_(std::move(plan)),
       ends_(std::move(connections)),
-      settings_(settings),
+      settings_(std::move(settings)),
       sharing_(std::move(classes), capacity, gamma,
                static_cast<std::int32_t>(plan_.block_offset.size() - 1 + 2 * ends_.wire.size())) {
     const auto blocks = plan_.block_offset.size() - 1;
     const auto instructions = plan_.kind.size();
+    for (const auto& cut : settings_.cuts) tiles_ = std::max(tiles_, cut.tiles);
     for (std::int64_t k = 2; k <= settings_.slices; ++k) unit_ = std::lcm(unit_, k);
     blocks_.resize(blocks);
     connections_.resize(ends_.wire.size());
@@ -41,7 +42,7 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
                         &result_.message_us, &result_.slot_us, &result_.overhead_us}) {
         times->assign(blocks, 0);
     }
-    const auto rows = instructions * settings_.tiles;
+    const auto rows = instructions * tiles_;
     result_.executions = {std::vector<double>(rows), std::vector<double>(rows, -1),
                   std::vector<double>(rows), std::vector<std::int8_t>(rows),
                   std::vector<std::int8_t>(rows), std::vector<std::int64_t>(rows, kNone),
@@ -178,13 +179,13 @@ void Simulator::come_to_execution(Block& b) {
         return Targets{target.data() + offset[i], target.data() + offset[i + 1]};
     };
     Execution at;
-    at.row = i * settings_.tiles + b.tile;
+    at.row = i * tiles_ + b.tile;
     at.sends = targets(plan_.send_offset, plan_.send_target);
     at.receives = targets(plan_.receive_offset, plan_.receive_target);
     at.waits = targets(plan_.wait_offset, plan_.wait_target);
-    const bool last = b.tile + 1 == settings_.tiles;
-    const double bytes = (last ? settings_.last_tile_bytes : settings_.tile_bytes) *
-                         plan_.chunks[i];
+    const SimulatorCut& cut = this->cut(b);
+    const bool last = b.tile + 1 == cut.tiles;
+    const double bytes = (last ? cut.last_tile_bytes : cut.tile_bytes) * plan_.chunks[i];
     if (!at.sends.empty() || !at.receives.empty()) {  // a local operation has one part
         const double most = std::ceil(bytes / settings_.least_slice_bytes);
         at.parts = std::max<std::int64_t>(
@@ -245,7 +246,7 @@ bool Simulator::may_begin(std::int32_t block) {
     }
     for (const auto other : b.at.waits) {
         if (done_[other] > b.tile) continue;
-        blame(b.at, Cause::wait, other * settings_.tiles + b.tile);
+        blame(b.at, Cause::wait, other * tiles_ + b.tile);
         next_waiter_[block] = waiter_[other];
         waiter_[other] = block;
         enter(block, State::waiting);
@@ -334,8 +335,8 @@ void Simulator::finish(std::int32_t block) {
     const std::int32_t instruction = static_cast<std::int32_t>(b.instruction);
     keep(b.at);
     ++done_[instruction];
-    const bool tiles_left = b.tile + 1 < settings_.tiles;
-    if (plan_.instruction_major) {
+    const bool tiles_left = b.tile + 1 < cut(b).tiles;
+    if (plan_.instruction_major[block]) {
         if (tiles_left) {
             ++b.tile;
         } else {

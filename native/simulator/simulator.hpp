@@ -18,6 +18,7 @@ constexpr std::int64_t kBins = 256;  // of time, for the load of links
 // A plan as the simulator's input. One row an instruction, block after block.
 struct SimulatorPlan {
     std::vector<std::int64_t> block_offset;   // the first instruction of each block
+    std::vector<std::int32_t> call;           // the call that each block is part of
     // CSR: instruction -> the connections on which it sends, and from which it receives.
     std::vector<std::int64_t> send_offset, receive_offset;
     std::vector<std::int32_t> send_target, receive_target;
@@ -27,7 +28,7 @@ struct SimulatorPlan {
     std::vector<std::int64_t> wait_offset;    // CSR: instruction -> instructions it waits for
     std::vector<std::int32_t> wait_target;
     std::vector<double> begin_us;             // of an execution, after its waits
-    bool instruction_major = false;
+    std::vector<std::int8_t> instruction_major;  // whether a block runs all tiles of one first
 };
 
 // One row a connection. Those with a second hop have a FIFO at each end, and a proxy that posts the
@@ -42,9 +43,14 @@ struct SimulatorConnections {
     std::vector<std::int32_t> post;    // the class of these posts
 };
 
-struct SimulatorSettings {
+// How a call cuts its chunks. tile_bytes, last_tile_bytes: of one chunk.
+struct SimulatorCut {
     std::int64_t tiles = 1;
-    double tile_bytes = 0, last_tile_bytes = 0;  // of one chunk
+    double tile_bytes = 0, last_tile_bytes = 0;
+};
+
+struct SimulatorSettings {
+    std::vector<SimulatorCut> cuts;  // of each call
     std::int64_t slots = 1;
     std::int64_t slices = 1;
     double least_slice_bytes = 0;
@@ -54,7 +60,7 @@ struct SimulatorSettings {
     std::int32_t links = 0;  // the load of resources 0 to links - 1 is recorded
 };
 
-// One row an execution, `instruction * tiles + tile`.
+// One row an execution, `instruction * tiles + tile`, with the most tiles of a call.
 struct Executions {
     std::vector<double> turn_us, start_us, end_us;
     // What the execution waited for last, the end of that wait, and the same before it began to
@@ -218,12 +224,16 @@ private:
     void next_on_wire(std::int32_t connection);
     void end_wire(std::int32_t connection);
     std::int64_t room(const Block& b) const { return unit_ / b.at.parts; }
+    const SimulatorCut& cut(const Block& b) const {
+        return settings_.cuts[plan_.call[&b - blocks_.data()]];
+    }
 
     SimulatorPlan plan_;
     SimulatorConnections ends_;
     SimulatorSettings settings_;
     SimulatorResult result_;
     Sharing sharing_;
+    std::int64_t tiles_ = 1;  // the most of a call
     std::int64_t unit_ = 1;  // the credit of a slot, divisible by every number of parts
     double now_ = 0;
     std::uint64_t events_ = 0;

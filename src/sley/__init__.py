@@ -18,7 +18,7 @@
 
 Write programs: program, rescclang, or take those of `sley.algorithms`, by name with
     sley.load("ring-allreduce", ranks=8), or synthesize one for a cluster; for AllReduce,
-    AllGather, ... or Custom.
+    AllGather, ... or Custom. plan_groups plans a GroupCall of each of several groups at once.
 Plans: compile, choose, verify, simulate, run, execute, load, save, verify_file, lift; `show` and
     `draw` are texts and pictures of programs, plans, topologies and simulations.
 Clusters: `sley.topologies`; every function takes names such as "ndv4:2" or "torus:4x4", too.
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from sley.compiler import Options as Options
     from sley.compiler import choose as choose
     from sley.compiler import compile as compile
+    from sley.compiler.group_plans import GroupCall as GroupCall
+    from sley.compiler.group_plans import plan_groups as plan_groups
     from sley.compiler.opening import load as load
     from sley.compiler.passes.lift import lift as lift
     from sley.compiler.synthesis import synthesize as synthesize
@@ -91,6 +93,7 @@ _HOMES = {
     "sley.communicator.running": "execute run",
     "sley.communicator.stats": "stats",
     "sley.compiler": "Choices Options choose compile",
+    "sley.compiler.group_plans": "GroupCall plan_groups",
     "sley.compiler.passes.lift": "lift",
     "sley.compiler.opening": "load",
     "sley.compiler.synthesis": "synthesize",

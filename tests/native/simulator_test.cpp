@@ -48,7 +48,8 @@ SimulatorPlan plan_of(const std::vector<std::vector<Row>>& blocks, bool instruct
         }
         plan.block_offset.push_back(static_cast<std::int64_t>(plan.kind.size()));
     }
-    plan.instruction_major = instruction_major;
+    plan.call.assign(blocks.size(), 0);
+    plan.instruction_major.assign(blocks.size(), instruction_major);
     return plan;
 }
 
@@ -111,18 +112,17 @@ void check_rings() {
         settings.slices = variant & 4 ? 3 : 1;
         settings.least_slice_bytes = 16;
         settings.overhead_bytes = variant & 8 ? 5 : 0;
-        settings.tiles = variant & 16 ? 7 : 1;
-        settings.tile_bytes = 100;
-        settings.last_tile_bytes = 40;
+        const std::int64_t tiles = variant & 16 ? 7 : 1;
+        settings.cuts = {{tiles, 100, 40}};
         // In instruction order all tiles of a send queue up before its receives begin; a slot more
         // lets the fused ones pass.
-        settings.slots = 1 + (instruction_major ? settings.tiles : 1);
+        settings.slots = 1 + (instruction_major ? tiles : 1);
         settings.launch_us = 3;
         auto simulator = simulator_of(plan_of(blocks, instruction_major), ranks, remote, settings,
                                       8, variant & 32 ? 0.5 : 0);
         const auto result = simulator.run();
         expect(result.stuck.empty(), "a ring hangs");
-        const double bytes = hops * (100.0 * static_cast<double>(settings.tiles - 1) + 40);
+        const double bytes = hops * (100.0 * static_cast<double>(tiles - 1) + 40);
         for (std::int32_t link = 0; link < ranks; ++link) {
             double sum = 0;
             for (std::int64_t k = 0; k < kBins; ++k) {
@@ -145,7 +145,7 @@ void check_rings() {
 // Two blocks that wait for one, and a message; then a wait that never ends.
 void check_waits_and_hangs() {
     SimulatorSettings settings;
-    settings.tile_bytes = settings.last_tile_bytes = 100;
+    settings.cuts = {{1, 100, 100}};
     const std::vector<std::vector<Row>> blocks{{{}}, {{0, kNone, {0}}}, {{kNone, kNone, {0}}},
                                                {{kNone, 0}}};
     auto simulator = simulator_of(plan_of(blocks, false), 1, false, settings, 5, 0);

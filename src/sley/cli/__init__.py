@@ -1,7 +1,7 @@
 """The command line: a file for each command, in the group `main`, and what they share.
 
 compile, verify, lift, draw, import_schedule   programs and plans (catalogs: algorithms and rules)
-synthesize, replan                             programs and plans made for a topology
+synthesize, groups, replan                     programs and plans made for a topology
 run                                            plans on this machine
 exec                                           programs that call NCCL
 package, doctor                                directories of plans for runtimes; programs

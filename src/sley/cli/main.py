@@ -19,6 +19,7 @@ from sley.cli.compile import compile_command
 from sley.cli.doctor import doctor_command
 from sley.cli.draw import draw_command
 from sley.cli.exec import exec_command
+from sley.cli.groups import groups_command
 from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
 from sley.cli.output import CommandGroup, echo
@@ -82,7 +83,8 @@ def completion_command(ctx: click.Context, shell: str) -> None:
 SECTIONS: Mapping[str, Sequence[click.Command]] = {
     "Programs and plans": (
         *(compile_command, verify_command, import_command),
-        *(synthesize_command, replan_command, lift_command, draw_command, list_command),
+        *(synthesize_command, groups_command, replan_command),
+        *(lift_command, draw_command, list_command),
     ),
     "Run": (run_command, exec_command, package_command, doctor_command),
     "Times": (

@@ -6,6 +6,7 @@ passes/          the passes, and lift/, which goes back
 search.py        finds the fastest plans of a space of options (space.py) by simulation; the result
                  is a table of choices (choices.py)
 synthesis.py     makes programs for topologies
+group_plans.py   plans for groups of ranks that share a cluster
 opening.py       what a user brings, recognised and opened as a program or a plan
 nccl_plans.py    the plans that NCCL chooses, compiled
 deployment/      directories of files for runtimes: reads them as a runtime does, and writes them

@@ -217,9 +217,10 @@ def fastest(
     chunks: int | None = None,
     within: float = WITHIN,
     in_place: bool,
+    **overrides: Any,
 ) -> tuple[list[Synthesis], Synthesis, Choice]:
     """Trees from low ones to those of `pack_forest`, or routes; the ones that are simulated as the
-    fastest for a size, and their plan, with the options `compared`.
+    fastest for a size, and their plan, with the options `compared` and overrides of them.
 
     chunks: only the trees of `pack_forest`, or routes, with so many. Errors: T612.
     """
@@ -231,7 +232,7 @@ def fastest(
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
     programs = [(one, p) for one in near for p in one.compared_programs(in_place=in_place)]
-    options = compared(collective)
+    options = {**compared(collective), **overrides}
     choice = choose([program for _, program in programs], size, topology, **options).at(size)
     return made, next(one for one, p in programs if p is choice.program), choice
 
@@ -256,6 +257,15 @@ def _front(made: list[Synthesis]) -> list[Synthesis]:
 def compared(collective: str) -> Mapping[str, Any]:
     """The options with which plans of a collective are compared."""
     return {**COMPARED, **(_OF_ROUTES if collective == _ROUTED else {})}
+
+
+def tree_directions(collective: str) -> tuple[bool, ...]:
+    """Whether data comes up trees, not down, for each forest of a collective. Errors: T612."""
+    found = _DIRECTIONS.get(_algorithm(collective).collective)
+    if found is None:
+        expected = f"one of {', '.join(_DIRECTIONS)}, which trees serve"
+        raise T612.error(expected=expected, found=repr(collective))
+    return found
 
 
 def _algorithm(collective: str) -> Algorithm:

@@ -65,6 +65,15 @@ T612 = Rule(
     example='sley.synthesize("broadcast", "ndv4:2")',
     instead="Name one of these collectives, and give a positive number of chunks.",
 )
+T613 = Rule(
+    "T613 bad-groups",
+    what="Groups of ranks that call collectives at the same time don't fit a cluster or one "
+    "another, or their plans can't be simulated together.",
+    why="A rank is in one group of a call, with others; groups of a grid are all ranks that differ "
+    "in one dimension, so its sizes have the number of ranks as their product.",
+    example="sley groups tp:allreduce:64M --topology ndv4:2 --grid tp=3,dp=4",
+    instead="Give sizes with this product, or groups that name each rank once.",
+)
 T611 = Rule(
     "T611 known-error",
     what="A remark: predictions for this machine are known to differ strongly from measurements.",

@@ -6,6 +6,8 @@ cluster of two nodes of "ndv4", `dgx_a100()` one node of "dgx-a100".
 Files: clusters (texts of --topology, meshes and tori), files (load and save), machine (machines and
 their TOML), one_gpu (a GPU that all ranks share), graph (whole topologies as TOML), nccl_log,
 xml_trees, smi, taccl (other tools' files), assumptions (rates that those leave out), structure
+(what the links of a topology form), groups (parts of a cluster), rates and forests (trees that
+reach its bandwidth bound), routes (the same for an AllToAll).
 (what the links of a topology form), rates and forests (trees that reach its bandwidth bound),
 routes (the same for an AllToAll), matching (low trees).
 """
@@ -19,6 +21,7 @@ from sley.ir.topology import Topology
 from sley.topologies.clusters import cluster, find, look_up, mesh, topology_of, torus
 from sley.topologies.files import LoadedTopology, load, read, save
 from sley.topologies.forests import Forest, pack_forest
+from sley.topologies.groups import Group, grid_groups
 from sley.topologies.machine import Machine, find_machine, machine, machine_names
 from sley.topologies.matching import least_height, match_forest
 from sley.topologies.routes import Routing, find_routes
@@ -26,6 +29,7 @@ from sley.topologies.structure import LinkRings, link_rings
 
 __all__ = [
     "Forest",
+    "Group",
     "LinkRings",
     "LoadedTopology",
     "Machine",
@@ -34,6 +38,7 @@ __all__ = [
     "find",
     "find_machine",
     "find_routes",
+    "grid_groups",
     "least_height",
     "link_rings",
     "load",

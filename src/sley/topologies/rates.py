@@ -5,11 +5,13 @@ By a linear program. Its limits are the links on the paths of transfers (`Topolo
 cuts that trees have to cross: trees of rate r(v) from each rank v exist if into every set of ranks
 flows at least the rate of the roots outside it (Edmonds 1973). Maximum flows find cuts that a
 solution violates, which are added until there is none. Equal pairs have one rate, which costs
-nothing, since the mean of solutions is a solution.
+nothing, since the mean of solutions is a solution. Several groups of ranks may have trees of their
+own, which share the links.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +22,7 @@ from sley.ir.graph import maximum_flow
 from sley.ir.linear import LinearProgram
 from sley.ir.tables import BoolArray, FloatArray, LongArray, frozen_array
 from sley.ir.topology import Topology
+from sley.topologies.groups import Group
 
 _ROUNDS = 200
 """The most rounds of added cuts. Rates that still violate one are too high, trees then slower."""
@@ -39,7 +42,7 @@ class TreeRates:
     """Rates of trees, in GB/s.
 
     pairs: of the topology. ups: for each direction, whether data comes up the trees. GBps: of each
-    direction, float64 (pairs,), the rate at which each pair passes data. root: float64 (ranks,),
+    direction, float64 (pairs,), the rate at which each pair passes data. root: float64 (members,),
     the rate of the trees of each root.
     """
 
@@ -61,6 +64,18 @@ class TreeRates:
         spare = np.maximum(self.pairs.topology.links.GBps - np.sum(used, axis=0), 0) / len(used)
         return tuple(one + spare for one in used)
 
+    @cached_property
+    def group_GBps(self) -> FloatArray:  # noqa: N802 - a unit
+        """float64 (groups, links): the part of the links' rates that is for each group: what its
+        pairs use, and of what none uses an equal part for each group with a path there."""
+        pairs, total = self.pairs, np.sum(self.GBps, axis=0)
+        own = pairs.group[pairs.src] == np.arange(pairs.groups)[:, None]
+        used = np.stack([pairs.loads(total * one) for one in own])
+        passes = np.stack([pairs.loads(one.astype(np.float64)) > 0 for one in own])
+        spare = np.maximum(pairs.topology.links.GBps - used.sum(axis=0), 0)
+        found: FloatArray = used + passes * (spare / np.maximum(passes.sum(axis=0), 1))
+        return found
+
 
 def tree_rates(pairs: RankPairs, ups: tuple[bool, ...], shares: LongArray | None) -> TreeRates:
     """The rates with the most data of all trees.
@@ -70,37 +85,73 @@ def tree_rates(pairs: RankPairs, ups: tuple[bool, ...], shares: LongArray | None
     shares: int64 (ranks,), to which the rates of the roots are proportional; by default they are
     the best ones. Errors: T612.
     """
-    program = _Program(pairs, ups, shares)
-    found = program.solve()
-    for _ in range(_ROUNDS):
-        if not program.add_cuts(found):
-            break
-        found = program.solve()
-    return found
+    shared = np.zeros(len(pairs.group)) if shares is None else shares / shares.sum()
+    return _Program(pairs, ups, shared, np.ones(1), np.ones((len(ups), 1), bool)).best()
+
+
+def group_rates(
+    topology: Topology, groups: Sequence[Group], ups: Sequence[tuple[bool, ...]], sizes: FloatArray
+) -> TreeRates:
+    """The rates at which the data of all groups takes the least common time, while they use the
+    links of a topology at the same time.
+
+    ups: of each group, the directions as for `tree_rates`; the roots of a group with one have equal
+    shares, those of one with two the best. sizes: float64 (groups,), of the data of all roots.
+    Errors: T612.
+    """
+    pairs, every = (
+        RankPairs.of_groups(topology, groups),
+        tuple(sorted({up for of in ups for up in of})),
+    )
+    takes = np.array([[up in of for of in ups] for up in every])
+    counts = np.bincount(pairs.group)
+    weight = sizes / sizes.max()
+    shares = np.where([len(of) == 1 for of in ups], weight / counts, 0.0)[pairs.group]
+    return _Program(pairs, every, shares, weight, takes).best()
 
 
 class _Program:
     """The linear program. Its variables: for each direction the rates of the classes of pairs, then
-    those of the classes of roots, or if their shares are given the one of all."""
+    those of the classes of roots, and the rate of all.
 
-    def __init__(self, pairs: RankPairs, ups: tuple[bool, ...], shares: LongArray | None) -> None:
-        ranks, rates = pairs.topology.ranks, pairs.topology.links.GBps
-        self._pairs, self._ups = pairs, ups
-        found = pairs.classes(np.ones(ranks, np.int64) if shares is None else shares)
+    shares: float64 (members,), the rate of each root as a share of the rate of all; 0 for roots
+    with the best ones. weight: float64 (groups,), the sum of a group. takes: bool (directions,
+    groups), whether a group's data goes in a direction.
+    """
+
+    def __init__(
+        self,
+        pairs: RankPairs,
+        ups: tuple[bool, ...],
+        shares: FloatArray,
+        weight: FloatArray,
+        takes: BoolArray,
+    ) -> None:
+        ranks, rates = len(pairs.group), pairs.topology.links.GBps
+        self._pairs, self._ups, self._takes = pairs, ups, takes
+        found = pairs.classes(shares, weight[pairs.group], *takes[:, pairs.group])
         self._class, of_rank, of_link = found
         self._classes = int(self._class.max()) + 1
+        self._taken = np.zeros((len(ups), self._classes), bool)
+        self._taken[:, self._class] = takes[:, pairs.group[pairs.src]]
         # Cuts around a rank of each class, and limits of a link: the others have equal ones.
         self._ranks = np.unique(of_rank, return_index=True)[1]
         # The rate of each rank's trees is a share of a variable.
-        self._root, self._share = of_rank, np.ones(ranks)
-        if shares is not None:
-            self._root, self._share = np.zeros(ranks, np.int64), shares / shares.sum()
+        roots = int(of_rank.max()) + 1
+        self._root = np.where(shares > 0, roots, of_rank)
+        self._share = np.where(shares > 0, shares, 1.0)
         self._scale = float(rates[pairs.link].max())
         # Of equal solutions, the one with the shortest paths, and few pairs between nodes.
         price = (1.0 + pairs.crosses)[pairs.pair] * (_LONG / ranks)
         self._price = np.bincount(self._class[pairs.pair], price, self._classes)
-        cost = [*[self._price] * len(ups), -np.bincount(self._root, self._share)]
-        self._program = LinearProgram(np.concatenate(cost))
+        cost = np.concatenate([np.tile(self._price, len(ups)), np.zeros(roots), -np.ones(1)])
+        self._program = LinearProgram(cost)
+        # The best shares are at least those of the group.
+        for group in np.unique(pairs.group[self._ranks[self._root[self._ranks] < roots]]).tolist():
+            variable, times = np.unique(of_rank[pairs.group == group], return_counts=True)
+            at, row = len(ups) * self._classes, np.zeros(len(variable) + 1, np.int64)
+            terms = np.append(at + variable, at + roots), np.append(-1.0 * times, weight[group])
+            self._program.limit([(row, *terms)], np.zeros(1))
         # How many pairs of each class use each link, by class.
         key, self._times = np.unique(
             self._class[pairs.pair] * len(rates) + pairs.link, return_counts=True
@@ -122,11 +173,20 @@ class _Program:
         self._program.limit(uses, rates[np.sort(links)] / self._scale)
         for direction in range(len(ups)):
             for rank in self._ranks.tolist():
-                alone, node = np.arange(ranks) == rank, pairs.topology.node
-                for inside in (alone, node == node[rank]):
-                    for cut in (inside, ~inside):
-                        if 0 < cut.sum() < ranks:
+                own, alone = pairs.group == pairs.group[rank], np.arange(ranks) == rank
+                for inside in (alone, own & (pairs.node == pairs.node[rank])):
+                    for cut in (inside, own & ~inside):
+                        if takes[direction, pairs.group[rank]] and 0 < cut.sum() < own.sum():
                             self._add(cut, direction)
+
+    def best(self) -> TreeRates:
+        """The solution within all cuts. Errors: T612."""
+        found = self.solve()
+        for _ in range(_ROUNDS):
+            if not self.add_cuts(found):
+                break
+            found = self.solve()
+        return found
 
     def _add(self, inside: BoolArray, direction: int) -> None:
         """Adds a cut: what leaves a set of ranks is at least the rate of the roots in it."""
@@ -161,9 +221,10 @@ class _Program:
         for rates in passed:
             left -= np.bincount(self._used, self._times * rates[self._of_class], len(left))
         left = np.maximum(left, 0) / len(passed)
-        for rates in passed:
+        order = np.argsort(self._price, kind="stable")
+        for rates, taken in zip(passed, self._taken, strict=True):
             room = left.copy()
-            for number in np.argsort(self._price, kind="stable").tolist():
+            for number in order[taken[order]].tolist():
                 column = slice(self._begin[number], self._begin[number + 1])
                 used, times = self._used[column], self._times[column]
                 more = float((room[used] / times).min())
@@ -172,16 +233,19 @@ class _Program:
 
     def add_cuts(self, rates: TreeRates) -> bool:
         """Adds the cuts that rates violate most, towards a rank of each class; whether any do."""
-        ranks, unit = len(rates.root), _WHOLE / rates.algbw_GBps
-        supply = np.floor(rates.root * unit).astype(np.int64)
-        violated = False
-        for direction, passed in enumerate(rates.GBps):
-            used = np.floor(passed * unit).astype(np.int64)
-            src, dst = self._pairs.ends(self._ups[direction])
-            src = np.concatenate([src[used > 0], np.full(ranks, ranks)])
-            dst = np.concatenate([dst[used > 0], np.arange(ranks)])
+        violated, pairs, ranks = False, self._pairs, len(rates.root)
+        of = pairs.group[self._ranks]
+        for direction, group in np.argwhere(self._takes[:, : of.max() + 1]).tolist():
+            members = np.flatnonzero(pairs.group == group)
+            unit = _WHOLE / rates.root[members].sum()
+            supply = np.floor(rates.root[members] * unit).astype(np.int64)
+            used = np.floor(rates.GBps[direction] * unit).astype(np.int64)
+            used[pairs.group[pairs.src] != group] = 0
+            src, dst = pairs.ends(self._ups[direction])
+            src = np.concatenate([src[used > 0], np.full(len(members), ranks)])
+            dst = np.concatenate([dst[used > 0], members])
             room = np.concatenate([used[used > 0], supply])
-            for rank in self._ranks.tolist():
+            for rank in self._ranks[of == group].tolist():
                 value, reached = maximum_flow(ranks + 1, src, dst, room, (ranks, rank))
                 if value < supply.sum() - _CLOSE * _WHOLE:
                     self._add(reached[:ranks], direction)
@@ -191,12 +255,16 @@ class _Program:
 
 @dataclass(frozen=True, eq=False)
 class RankPairs:
-    """The pairs of ranks that a topology links, with the links on their paths.
+    """The pairs of ranks of a group that a topology links, with the links on their paths.
 
-    src, dst: int64 (pairs,). pair, link: int64, for each link on a path, the pair and the link.
+    group, node: int64 (members,), of each rank of each group; by default all ranks are one group.
+    src, dst: int64 (pairs,), members. pair, link: int64, for each link on a path, the pair and the
+    link.
     """
 
     topology: Topology
+    group: LongArray
+    node: LongArray
     src: LongArray
     dst: LongArray
     pair: LongArray
@@ -210,8 +278,35 @@ class RankPairs:
         src, dst = src[linked], dst[linked]
         paths = topology.paths(src, dst)
         pair = np.repeat(np.arange(len(src)), np.diff(paths.offset))
-        columns = (frozen_array(one, np.int64) for one in (src, dst, pair, paths.target))
-        return cls(topology, *columns)
+        members = np.zeros(topology.ranks), topology.node
+        columns = (*members, src, dst, pair, paths.target)
+        return cls(topology, *(frozen_array(one, np.int64) for one in columns))
+
+    @classmethod
+    def of_groups(cls, topology: Topology, groups: Sequence[Group]) -> RankPairs:
+        """The pairs of groups of its ranks."""
+        parts = [cls.of(group.topology) for group in groups]
+        members = np.cumsum([0, *(group.topology.ranks for group in groups)])
+        pairs = np.cumsum([0, *(len(part.src) for part in parts)])
+        rows = zip(parts, groups, members.tolist(), pairs.tolist(), strict=False)
+        columns = [
+            (
+                np.full(len(group.ranks), number),
+                topology.node[group.ranks],
+                part.src + member,
+                part.dst + member,
+                part.pair + pair,
+                group.links[part.link],
+            )
+            for number, (part, group, member, pair) in enumerate(rows)
+        ]
+        joined = (np.concatenate(of) for of in zip(*columns, strict=True))
+        return cls(topology, *(frozen_array(one, np.int64) for one in joined))
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return int(self.group.max()) + 1
 
     def loads(self, carried: FloatArray | LongArray) -> FloatArray:
         """float64 (links,): the sum over the pairs that use each link. carried: (pairs,)."""
@@ -231,7 +326,7 @@ class RankPairs:
     @cached_property
     def _shifts(self) -> tuple[LongArray, LongArray]:
         """int64 (pairs,): by how many nodes, and places in them, the destination follows."""
-        node = self.topology.node.astype(np.int64)
+        node = self.group * self.topology.nodes + self.node
         order = np.argsort(node, kind="stable")
         place = np.empty_like(node)
         place[order] = np.arange(len(node)) - np.searchsorted(node[order], node[order])
@@ -252,18 +347,18 @@ class RankPairs:
         nodes, places = self._shifts
         return np.lexsort((places, nodes, places != 0, nodes == 0))
 
-    def classes(self, shares: LongArray) -> tuple[LongArray, LongArray, LongArray]:
-        """int64 (pairs,), (ranks,) and (links,): numbers from 0, which differ where pairs, ranks or
-        links do, by the links of a path, their other pairs, and so on (the two-dimensional
-        algorithm of Weisfeiler and Leman). shares: int64 (ranks,), a property of each rank."""
-        ranks, links = self.topology.ranks, self.topology.links
+    def classes(self, *marks: np.ndarray) -> tuple[LongArray, LongArray, LongArray]:
+        """int64 (pairs,), (members,) and (links,): numbers from 0, which differ where pairs, ranks
+        or links do, by the links of a path, their other pairs, and so on (the two-dimensional
+        algorithm of Weisfeiler and Leman). marks: (members,), properties of each rank."""
+        ranks, links = len(self.group), self.topology.links
         chance = np.random.default_rng(
             0
         )  # hashes: equal sums of them are equal sets, almost surely
         one = np.arange(ranks)
         color = np.zeros((ranks, ranks), np.int64)
         color[self.src, self.dst] = 1 + self.crosses
-        color[one, one] = 3 + _numbers(shares)
+        color[one, one] = 3 + _numbers(*marks)
         color, of_link = _numbers(color).reshape(ranks, ranks), _numbers(links.GBps, links.kind)
         before = 0
         while (number := int(color.max() + of_link.max())) > before:

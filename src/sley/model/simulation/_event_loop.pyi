@@ -95,7 +95,7 @@ class Result:
     def stuck(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """The instructions at which blocks are stuck; empty if all have ended."""
 
-def simulate(inputs: sley.model.simulation.inputs.LoopInputs, tiles: int, tile_bytes: float, last_tile_bytes: float, slots: int) -> Result:
+def simulate(inputs: sley.model.simulation.inputs.LoopInputs, cuts: list[sley.model.simulation.inputs.Tiling], slots: int) -> Result:
     """
-    Runs a plan on a topology, with chunks cut into `tiles` of `tile_bytes`.
+    Runs calls on a topology, each with its cut of chunks into tiles as they are on links.
     """

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +16,13 @@ from sley.errors.simulation import S701
 from sley.ir.connections import Messages
 from sley.ir.cost_model import CostModel
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, FloatArray, IntArray, LongArray
+from sley.ir.tables import NONE, ByteArray, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import RECEIVES, SENDS, LoopOrder, Protocol
 from sley.model.simulation.moves import Moves, memory_of
 from sley.model.simulation.routes import ConnectionRoutes, latencies
 from sley.topologies import topology_of
+from sley.topologies.groups import Group
 from sley.verification.direct import pulls
 from sley.verification.flagged import kernel_waits
 from sley.verification.runs import Runs
@@ -54,6 +58,10 @@ class Tiling:
         tiles = max(1, math.ceil(chunk_bytes / tile_bytes - 1e-9))
         return cls(tiles, tile_bytes, chunk_bytes - (tiles - 1) * tile_bytes)
 
+    def on_wire(self, efficiency: float) -> Tiling:
+        """The tiles as links carry them, with a protocol's flags."""
+        return Tiling(self.tiles, self.tile_bytes / efficiency, self.last_bytes / efficiency)
+
 
 @dataclass(frozen=True)
 class LoopInputs:
@@ -61,6 +69,7 @@ class LoopInputs:
     by field). A run has the row of its first instruction; those behind it have nothing to do.
 
     block_offset: int64 (blocks + 1,), the first instruction of each block.
+    call: int32 (blocks,), the call that each block is part of: several may run at the same time.
     send_offset, send_target: CSR, instruction -> connections on which it sends.
     receive_offset, receive_target: CSR, instruction -> connections from which it receives.
     messages: int32 (instructions,), messages of an execution.
@@ -68,7 +77,7 @@ class LoopInputs:
         stays in its rank has no protocol flags, and counts less.
     kind: int32 (instructions,), the class of its moves; NONE for one that moves nothing.
     wait_offset, wait_target: CSR, instruction -> instructions that it waits for.
-    instruction_major: whether an instruction runs all tiles before the next one.
+    instruction_major: int8 (blocks,), whether an instruction runs all tiles before the next one.
     fence_us: float64 (connections,), time that the sending block spends before it continues.
     latency_us: float64 (connections,), from then, or from the end of the second hop, until the
         receiver sees the message.
@@ -90,6 +99,7 @@ class LoopInputs:
     """
 
     block_offset: LongArray
+    call: IntArray
     send_offset: LongArray
     send_target: IntArray
     receive_offset: LongArray
@@ -99,7 +109,7 @@ class LoopInputs:
     kind: IntArray
     wait_offset: LongArray
     wait_target: IntArray
-    instruction_major: bool
+    instruction_major: ByteArray
     fence_us: FloatArray
     latency_us: FloatArray
     credit_us: FloatArray
@@ -150,9 +160,7 @@ class LoopInputs:
         speed = 1 - model.interpreter_loss if interpreter else 1.0
         moves = Moves.of(plan, topology, routes, speed, runs)
         uses = [use for c in moves.classes for use in c.uses.items()]
-        memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
-        proxies = np.full(topology.ranks, 1e-3)
-        links = len(topology.links)
+        capacity, gamma = _resources(topology)
         latency = latencies(topology, plan.protocol, routes)
         # The sends of a rank into a switch's reductions share a fence, as NCCL's scatter.
         fenced = np.where(routes.remote | routes.gathered, 0.0, model.fence_share[plan.protocol])
@@ -172,6 +180,7 @@ class LoopInputs:
         sends, receives = (ends.by_instruction(len(t)) for ends in (c.sending, c.receiving))
         return cls(
             block_offset=plan.block_offset,
+            call=np.zeros(len(plan.block_rank), np.int32),
             send_offset=sends.offset[to],
             send_target=sends.target,
             receive_offset=receives.offset[to],
@@ -182,7 +191,9 @@ class LoopInputs:
             wait_offset=waits.offset,
             wait_target=waits.target,
             begin_us=begins,
-            instruction_major=plan.loop_order is LoopOrder.INSTRUCTION,
+            instruction_major=np.full(
+                len(plan.block_rank), plan.loop_order is LoopOrder.INSTRUCTION, np.int8
+            ),
             fence_us=latency * fenced,
             latency_us=latency * (1 - fenced) * (1 - before),
             credit_us=latencies(topology, Protocol.LL, routes),
@@ -195,9 +206,9 @@ class LoopInputs:
             class_first=np.cumsum([0, *(len(c.uses) for c in moves.classes)], dtype=np.int64),
             class_resource=np.array([resource for resource, _ in uses], np.int32),
             class_weight=np.array([weight for _, weight in uses], np.float64),
-            capacity=np.concatenate([topology.links.GBps, memory, proxies]) * 1e3,
-            gamma=np.repeat([model.contention, 0.0], [links, len(memory) + len(proxies)]),
-            links=links,
+            capacity=capacity,
+            gamma=gamma,
+            links=len(topology.links),
             launch_us=model.launch_us[plan.protocol]
             + topology.startup_us
             + model.network_call_us * bool(routes.remote.any())
@@ -207,6 +218,62 @@ class LoopInputs:
             least_slice_bytes=model.least_slice_bytes[plan.protocol] / efficiency,
             whole_posts=plan.protocol in (Protocol.LL, Protocol.LL128),
         )
+
+    @classmethod
+    def at_once(
+        cls, parts: Sequence[LoopInputs], groups: Sequence[Group], cluster: Topology
+    ) -> LoopInputs:
+        """Calls that groups of a cluster make at the same time, of one protocol: the
+        inputs of each on the group's topology."""
+        number: dict[str, int] = defaultdict(int)
+        columns: dict[str, list[np.ndarray]] = defaultdict(list)
+        for call, (part, group) in enumerate(zip(parts, groups, strict=True)):
+            memory = np.zeros(len(part.capacity) - part.links - len(group.ranks), np.int64)
+            memory[memory_of(group.topology)] = memory_of(cluster)[group.ranks]
+            links, memories = len(cluster.links), int(memory_of(cluster).max()) + 1
+            ranks = links + memories + group.ranks
+            resource = np.concatenate([group.links, links + memory, ranks])
+            counts = {
+                "block_offset": len(part.kind),
+                "send_offset": len(part.send_target),
+                "receive_offset": len(part.receive_target),
+                "wait_offset": len(part.wait_target),
+                "class_first": len(part.class_resource),
+                "send_target": len(part.wire),
+                "receive_target": len(part.wire),
+                "wait_target": len(part.kind),
+                **dict.fromkeys(("kind", "wire", "post"), len(part.class_cap)),
+            }
+            for one in fields(cls):
+                column = getattr(part, one.name)
+                if not isinstance(column, np.ndarray):
+                    continue
+                if one.name == "call":
+                    column = np.full_like(column, call)
+                elif one.name == "class_resource":
+                    column = resource[column].astype(np.int32)
+                elif one.name in counts:
+                    above = number[one.name]
+                    column = np.where(column == NONE, column, column + above).astype(column.dtype)
+                    # Offsets end with the sum, with which the next part's begin.
+                    last = one.name.endswith(("_offset", "_first"))
+                    column = column[:-1] if last and call + 1 < len(parts) else column
+                columns[one.name].append(column)
+            for name, count in counts.items():
+                number[name] += count
+        capacity, gamma = _resources(cluster)
+        joined: dict[str, Any] = {name: np.concatenate(of) for name, of in columns.items()}
+        joined |= {"capacity": capacity, "gamma": gamma, "links": len(cluster.links)}
+        return replace(parts[0], launch_us=max(part.launch_us for part in parts), **joined)
+
+
+def _resources(topology: Topology) -> tuple[FloatArray, FloatArray]:
+    """float64 (resources,): `LoopInputs.capacity` and `gamma` of a topology."""
+    model, links = topology.model, topology.links.GBps
+    memory = np.full(int(memory_of(topology).max()) + 1, model.memory_GBps)
+    proxies = np.full(topology.ranks, 1e-3)
+    gamma = np.repeat([model.contention, 0.0], [len(links), len(memory) + len(proxies)])
+    return np.concatenate([links, memory, proxies]) * 1e3, gamma
 
 
 def _first_of_each(offset: LongArray, target: IntArray) -> IntArray:

@@ -19,7 +19,7 @@ from sley.ir.extension import load
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
 from sley.ir.sizes import checked_size, checked_sizes, is_one_size
-from sley.ir.tables import NONE, FloatArray, LongArray, inverse
+from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, inverse
 from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
 from sley.model.bounds import Bounds
@@ -103,19 +103,11 @@ class Simulator:
     def _run(self, size_bytes: int, cut: Tiling) -> Simulation:
         """The simulation of all of these tiles. Errors: V203, S705."""
         plan, model = self.plan, self.topology.model
-        rows = cut.tiles * len(plan.instructions)
-        if rows > MAX_EXECUTIONS:
-            raise S705.error(
-                at=Place(detail=plan.name),
-                expected=f"at most {MAX_EXECUTIONS} executions",
-                found=f"{rows}: {counted(cut.tiles, 'tile')} of "
-                f"{counted(len(plan.instructions), 'instruction')}",
-            )
+        refuse_many(plan.name, cut.tiles, len(plan.instructions))
         efficiency = model.wire_efficiency[plan.protocol]
-        wire_bytes = (cut.tile_bytes / efficiency, cut.last_bytes / efficiency)
         simulate = load("sley.model.simulation._event_loop").simulate
-        found: Result = simulate(self.inputs, cut.tiles, *wire_bytes, plan.slots)
-        self._check_finished(found.stuck)
+        found: Result = simulate(self.inputs, [cut.on_wire(efficiency)], plan.slots)
+        refuse_stuck(plan, found.stuck)
         blocks = BlockTimes(**{n: getattr(found, n) for n in BlockTimes.column_names()})
         executions, critical = _executions(found, cut.tiles, keep=self._keep)
         return Simulation(
@@ -148,15 +140,28 @@ class Simulator:
             bounds=self._bounds,
         )
 
-    def _check_finished(self, stuck: np.ndarray) -> None:
-        if len(stuck):
-            raise V203.error(
-                at=Place(detail=self.plan.name),
-                expected="blocks that run to their end",
-                found=f"{counted(len(stuck), 'block')} stuck",
-                notes=[f"stuck at {self.plan.label(int(row))}" for row in stuck[:LIMIT]],
-                remedy="Verify the plan first: sley.verify(plan) shows where it hangs.",
-            )
+
+def refuse_many(name: str, tiles: int, instructions: int) -> None:
+    """Refuses more executions than MAX_EXECUTIONS. Errors: S705."""
+    if tiles * instructions > MAX_EXECUTIONS:
+        raise S705.error(
+            at=Place(detail=name),
+            expected=f"at most {MAX_EXECUTIONS} executions",
+            found=f"{tiles * instructions}: {counted(tiles, 'tile')} of "
+            f"{counted(instructions, 'instruction')}",
+        )
+
+
+def refuse_stuck(plan: Plan, stuck: IntArray) -> None:
+    """Refuses instructions at which blocks are stuck. Errors: V203."""
+    if len(stuck):
+        raise V203.error(
+            at=Place(detail=plan.name),
+            expected="blocks that run to their end",
+            found=f"{counted(len(stuck), 'block')} stuck",
+            notes=[f"stuck at {plan.label(int(row))}" for row in stuck[:LIMIT]],
+            remedy="Verify the plan first: sley.verify(plan) shows where it hangs.",
+        )
 
 
 def _check_kinds(plan: object, model: object, bounds: object) -> None:

@@ -1,0 +1,136 @@
+"""sley groups: plans for groups that call collectives at the same time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sley.cli.options import SizeType, common_options, place_option
+from sley.cli.output import Command, Phases, print_rows, print_written
+from sley.cli.sources import topology_of
+from sley.compiler.group_plans import GroupCall, plan_groups
+from sley.errors import counted
+from sley.formats import files
+from sley.ir.sizes import size_text
+from sley.topologies import grid_groups
+
+
+class _CallType(click.ParamType[tuple[str, str, int]]):
+    """Groups, a collective and a size."""
+
+    name = "GROUPS:COLLECTIVE:SIZE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str, int]:
+        parts = str(value).split(":")
+        if len(parts) != 3:
+            self.fail(f"{value!r} is not {self.name}, as in tp:allreduce:64M", param, ctx)
+        return parts[0], parts[1], SizeType().convert(parts[2], param, ctx)
+
+
+class _GridType(click.ParamType[dict[str, int]]):
+    """The sizes of a grid."""
+
+    name = "NAME=SIZE,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, int]:
+        pairs = [one.partition("=") for one in str(value).split(",")]
+        if not all(name and size.isdecimal() for name, _, size in pairs):
+            self.fail(f"{value!r} is not names and sizes, as in tp=4,dp=8", param, ctx)
+        return {name: int(size) for name, _, size in pairs}
+
+
+@click.command("groups", cls=Command)
+@click.argument("calls", nargs=-1, required=True, type=_CallType(), metavar="CALL...")
+@click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
+@click.option(
+    "--grid",
+    type=_GridType(),
+    help="Sizes of the grid of ranks, that of neighbours first: tp=4,dp=8.",
+)
+@place_option(default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the plan of each group into this folder.",
+)
+@common_options
+def groups_command(
+    calls: tuple[tuple[str, str, int], ...],
+    topology: str,
+    grid: dict[str, int] | None,
+    in_place: bool,
+    output: Path | None,
+    phases: Phases,
+) -> None:
+    """Plan collectives that groups of ranks call at the same time, and simulate them together.
+
+    A CALL is GROUPS:COLLECTIVE:SIZE: tp:allreduce:64M for the groups along tp of --grid tp=4,dp=8,
+    or 0-3/4-7:allgather:1G for groups of ranks; allgather, reducescatter or allreduce.
+    """
+    cluster = topology_of(topology)
+    assert cluster is not None
+    dimensions = grid_groups(cluster.ranks, grid) if grid else {}
+    made = [
+        GroupCall(collective, size, dimensions.get(name) or _ranks(name))
+        for name, collective, size in calls
+    ]
+    with phases("packing, compiling and simulating"):
+        found = plan_groups(made, cluster, in_place=in_place)
+    names = [calls[call][0].replace("/", "+") for call in found.call.tolist()]
+    written = list[Path]()
+    for name, group, plan in zip(names, found.groups, found.plans, strict=True):
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            written.append(output / f"{name}-{plan.collective.name}-{group.ranks[0]}.plan")
+            files.save(plan, written[-1])
+    rows = list[tuple[str, object]]()
+    values = list[dict[str, object]]()
+    for call, (name, collective, size) in enumerate(calls):
+        own = found.call == call
+        times = {
+            word: float(getattr(found, word)[own].max())
+            for word in ("alone_us", "apart_us", "time_us")
+        }
+        values.append({"groups": name, "collective": collective, "size_bytes": size, **times})
+        of = counted(int(own.sum()), "group")
+        rows.append(
+            (
+                f"{name} {collective} {size_text(size)}",
+                f"{of}: {times['alone_us']:.1f} us alone, {times['apart_us']:.1f} us at once, "
+                f"{times['time_us']:.1f} us planned together",
+            )
+        )
+    if phases.quiet:
+        phases.print_json(
+            calls=values,
+            time_us=float(found.time_us.max()),
+            bound_us=found.bound_us,
+            output=[str(one) for one in written],
+        )
+        return
+    share = found.bound_us / found.time_us.max()
+    rows.append(("all", f"{found.time_us.max():.1f} us planned together"))
+    rows.append(("trees at best", f"{found.bound_us:.1f} us for all, {share:.1%} of it"))
+    rows.append(("proven", "right values, no races, no hangs"))
+    print_rows(rows)
+    print_written(*written)
+    phases.report()
+
+
+def _ranks(text: str) -> list[list[int]]:
+    """Groups of ranks: 0-3/4,6."""
+    groups = list[list[int]]()
+    try:
+        for group in text.split("/"):
+            ends = [[int(end) for end in one.split("-")] for one in group.split(",")]
+            groups.append([rank for one in ends for rank in range(one[0], one[-1] + 1)])
+    except ValueError:
+        message = f"{text!r} is no dimension of --grid and no groups of ranks such as 0-3/4-7"
+        raise click.UsageError(message) from None
+    return groups
