@@ -24,8 +24,8 @@ def test_groups_of_a_grid_and_of_ranks_have_plans(tmp_path: Path) -> None:
     assert [one["size_bytes"] for one in found["calls"]] == [1 << 20, 2 << 20]
     assert found["time_us"] == max(one["time_us"] for one in found["calls"]) > found["bound_us"]
     names = [Path(one).name for one in found["output"]]
-    assert names[:2] == [f"tp-allreduce-{rank}.plan" for rank in (0, 2)]
-    assert names[2:] == [f"0-1+3,2-allgather-{rank}.plan" for rank in (0, 3)]
+    assert names[:2] == [f"0-tp-allreduce-{rank}.plan" for rank in (0, 2)]
+    assert names[2:] == [f"1-0-1+3,2-allgather-{rank}.plan" for rank in (0, 3)]
     verified = CliRunner().invoke(main, ["verify", found["output"][-1]])
     assert verified.exit_code == 0, verified.output
     result = groups("0-1/2-3:allgather:1M", "--topology", "2x2")
@@ -40,12 +40,21 @@ def test_groups_of_a_grid_and_of_ranks_have_plans(tmp_path: Path) -> None:
         (["tp:allreduce"], "as in tp:allreduce:64M"),
         (["tp:allreduce:many"], "not a size"),
         (["tp:allreduce:1M", "--grid", "tp"], "as in tp=4,dp=8"),
+        (["tp:allreduce:1M", "--grid", "tp=2,tp=4"], "different names"),
+        (["0-1-3:allreduce:1M"], "no groups such as"),
     ],
 )
 def test_wrong_words_are_refused(words: list[str], text: str) -> None:
     result = groups(*words, "--topology", "2x4")
     assert result.exit_code == 2
     assert text in result.output
+
+
+def test_ranks_that_the_cluster_lacks_are_refused() -> None:
+    for ranks in ("0-99999999999", "0,99999999999"):
+        result = groups(f"{ranks}:allgather:1M", "--topology", "2x4")
+        assert result.exit_code == 1
+        assert "T613" in result.stderr
 
 
 def test_a_grid_that_does_not_fit_is_refused() -> None:

@@ -49,6 +49,7 @@ def examples() -> dict[str, Any]:
         *(simulation.links, bounds, bound, sley.verify(plan), choices, choices.ranges[0]),
         *(choices.ranges[0].options, dependencies(program), pulls(direct), EXECUTOR),
         *(plan.collective, plan.instructions, plan.waits, plan.sources, program.transfers),
+        sley.GroupCall("allgather", "1M", [[0, 1], [2, 3]]),
     ]
     return {type(value).__name__: value for value in found}
 

@@ -23,7 +23,7 @@ from sley.model.bounds import Bounds
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import packed_GBps
 from sley.model.simulation import simulate
-from sley.topologies import Forest, least_height, match_forest, pack_forest
+from sley.topologies import Forest, find_routes, least_height, match_forest, pack_forest
 from sley.topologies.rates import RankPairs, tree_rates
 from support.generators.examples import examples
 from support.generators.fabrics import direct_topologies, switched_topologies
@@ -309,10 +309,37 @@ def test_many_equal_nodes_have_chains_of_the_trees_of_one(up: bool) -> None:
     sley.verify(sley.compile(program, topology=topology))
 
 
-def test_many_nodes_that_differ_are_refused() -> None:
+@pytest.mark.parametrize("part", ["nic3@1", "gpu0-switch0@16", "nic3-network0@1"])
+def test_many_nodes_that_differ_are_refused(part: str) -> None:
+    """Also where only a link to the network does."""
     with pytest.raises(SleyError, match="T612") as info:
-        pack_forest(topologies.ndv4(17).degraded("nic3@1", 0.5))
+        pack_forest(topologies.ndv4(17).degraded(part, 0.5))
     assert "136" in str(info.value)
+
+
+def test_many_nodes_whose_gpus_only_the_network_joins_are_refused() -> None:
+    builder = Builder("cards", np.repeat(np.arange(33), 4))
+    cards = builder.add(VertexKind.NIC, np.repeat(np.arange(33), 4))
+    network = builder.add(VertexKind.NETWORK, [NONE])
+    builder.both(np.arange(132), cards, LinkKind.PCIE, 25.0, 25.0)
+    builder.both(cards, np.repeat(network, 132), LinkKind.NETWORK, 25.0, 25.0)
+    with pytest.raises(SleyError, match="T612"):
+        pack_forest(builder.topology())
+
+
+@pytest.mark.parametrize("slow", [1e-3, 1e-6])
+def test_links_of_very_different_rates_have_trees_and_routes(slow: float) -> None:
+    """The narrowest rank's rate is the solver's unit, not the widest link's."""
+    builder = Builder("uneven", [0, 0, 0])
+    rates = np.array([slow, 1e6, 1e6])
+    builder.both([0, 1, 2], [1, 2, 0], LinkKind.NVLINK, rates, rates)
+    topology = builder.topology()
+    for collective, made in COLLECTIVES.items():
+        bound = Bounds.of(made(3), topology).algbw_GBps
+        found = Synthesis.of(collective, topology).algbw_GBps
+        assert 0.6 * bound < found <= bound * (1 + 1e-6)
+    routing = find_routes(topology)
+    assert routing.algbw_GBps >= 0.9 * routing.optimum_GBps
 
 
 @pytest.mark.parametrize("channels", [1, 3])

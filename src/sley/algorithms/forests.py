@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sley.algorithms.algorithm import algorithm, channel_numbers
+from sley.algorithms.algorithm import algorithm, channel_numbers, is_positive
 from sley.errors import Place
 from sley.errors.language import L138
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
@@ -20,6 +20,9 @@ from sley.ir.graph import depths
 from sley.ir.program import Program
 from sley.ir.tables import NONE, LongArray
 from sley.lang import ChunkProgram, trace
+
+_MOST_WEIGHT = 1 << 20
+"""Bound on the chunks of a tree."""
 
 Trees = Sequence[Sequence[int]] | LongArray | None
 """A row for each tree: the chunks that it carries, then for each rank the one that sends to it, -1
@@ -113,8 +116,9 @@ class _Trees:
         self, name: str, ranks: int, trees: Trees, channels: int | None, *, equal: bool = True
     ) -> None:
         rows = _rows(name, ranks, trees, equal)
-        numbers = channel_numbers(name, channels)
-        self.most_channels = len(rows) if channels is None else len(numbers)
+        if not (channels is None or is_positive(channels)):
+            channel_numbers(name, channels)  # refuses it
+        self.most_channels = len(rows) if channels is None else min(channels, len(rows))
         self.ranks, self.weight, self.parent = ranks, rows[:, 0], rows[:, 1:]
         self.root = (self.parent == NONE).argmax(axis=1)
         self.shares = np.bincount(self.root, self.weight, ranks).astype(np.int64)
@@ -269,7 +273,9 @@ def _rows(name: str, ranks: int, trees: Trees, equal: bool) -> LongArray:
 def _are_forest(rows: LongArray, ranks: int, equal: bool) -> bool:
     """Whether the rows are trees to all ranks, if `equal` with as many chunks from each."""
     weight, parent = rows[:, 0], rows[:, 1:]
-    if (weight < 1).any() or (parent < NONE).any() or (parent >= ranks).any():
+    if (weight < 1).any() or (weight > _MOST_WEIGHT).any():
+        return False
+    if (parent < NONE).any() or (parent >= ranks).any():
         return False
     root = (parent == NONE).argmax(axis=1)
     shares = np.bincount(root, weight, ranks)

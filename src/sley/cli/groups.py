@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -14,6 +15,8 @@ from sley.errors import counted
 from sley.formats import files
 from sley.ir.sizes import size_text
 from sley.topologies import grid_groups
+
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 class _CallType(click.ParamType[tuple[str, str, int]]):
@@ -39,8 +42,9 @@ class _GridType(click.ParamType[dict[str, int]]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> dict[str, int]:
         pairs = [one.partition("=") for one in str(value).split(",")]
-        if not all(name and size.isdecimal() for name, _, size in pairs):
-            self.fail(f"{value!r} is not names and sizes, as in tp=4,dp=8", param, ctx)
+        names = {name for name, *_ in pairs}
+        if len(names) < len(pairs) or not all(n and size.isdecimal() for n, _, size in pairs):
+            self.fail(f"{value!r} is not different names and sizes, as in tp=4,dp=8", param, ctx)
         return {name: int(size) for name, _, size in pairs}
 
 
@@ -77,17 +81,19 @@ def groups_command(
     assert cluster is not None
     dimensions = grid_groups(cluster.ranks, grid) if grid else {}
     made = [
-        GroupCall(collective, size, dimensions.get(name) or _ranks(name))
+        GroupCall(collective, size, dimensions.get(name) or _ranks(name, cluster.ranks))
         for name, collective, size in calls
     ]
     with phases("packing, compiling and simulating"):
         found = plan_groups(made, cluster, in_place=in_place)
     names = [calls[call][0].replace("/", "+") for call in found.call.tolist()]
     written = list[Path]()
-    for name, group, plan in zip(names, found.groups, found.plans, strict=True):
+    for call, name, group, plan in zip(
+        found.call.tolist(), names, found.groups, found.plans, strict=True
+    ):
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
-            written.append(output / f"{name}-{plan.collective.name}-{group.ranks[0]}.plan")
+            written.append(output / f"{call}-{name}-{plan.collective.name}-{group.ranks[0]}.plan")
             files.save(plan, written[-1])
     rows = list[tuple[str, object]]()
     values = list[dict[str, object]]()
@@ -123,14 +129,17 @@ def groups_command(
     phases.report()
 
 
-def _ranks(text: str) -> list[list[int]]:
-    """Groups of ranks: 0-3/4,6."""
+def _ranks(text: str, ranks: int) -> list[list[int]]:
+    """Groups of ranks: 0-3/4,6. ranks: of the cluster, after which a range ends with one more."""
     groups = list[list[int]]()
-    try:
-        for group in text.split("/"):
-            ends = [[int(end) for end in one.split("-")] for one in group.split(",")]
-            groups.append([rank for one in ends for rank in range(one[0], one[-1] + 1)])
-    except ValueError:
-        message = f"{text!r} is no dimension of --grid and no groups of ranks such as 0-3/4-7"
-        raise click.UsageError(message) from None
+    for group in text.split("/"):
+        members = list[int]()
+        for one in group.split(","):
+            span = _SPAN.fullmatch(one)
+            if span is None:
+                message = f"{text!r} is no dimension of --grid and no groups such as 0-3/4-7"
+                raise click.UsageError(message)
+            first, last = int(span[1]), int(span[2] or span[1])
+            members += range(first, max(first, min(last, ranks)) + 1)
+        groups.append(members)
     return groups

@@ -29,17 +29,25 @@ _INSTANCES = (1, 2, 4, 8, 16)
 """Those that are tried: a small group has few trees, whose blocks alone don't fill the links."""
 
 
-@dataclass(frozen=True)
-class GroupCall:
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupCall(Value):
     """A collective that groups of ranks call at the same time, each for its own data.
 
     collective: allgather, reducescatter or allreduce. size: of each call, as for `simulate`.
-    groups: the ranks of each, a rank in one at most.
+    groups: the ranks of each, a rank in one at most. Errors: T613.
     """
 
     collective: str
     size: int | str
     groups: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        try:
+            groups = tuple(tuple(group) for group in self.groups)
+        except TypeError:
+            found = repr(self.groups)[:60]
+            raise T613.error(expected="groups, each a list of ranks", found=found) from None
+        object.__setattr__(self, "groups", groups)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

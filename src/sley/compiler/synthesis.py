@@ -112,7 +112,7 @@ class Synthesis(Value):
                 number = forests[0].chunks // topology.ranks if forests else chunks
                 forests.append(pack_forest(topology, up=up, chunks=number, within=within))
         made = cls(collective, tuple(forests))
-        if collective == "allreduce" and chunks is None and height is None:
+        if collective == "allreduce" and chunks is None and height is None and topology.ranks > 1:
             others = _by_shares(topology, made.algbw_GBps, within)
             made = max([made, *others], key=lambda one: one.algbw_GBps)
         return made
@@ -159,12 +159,15 @@ class Synthesis(Value):
     def compared_programs(self, *, in_place: bool) -> list[Program]:
         """The programs that are compared: one, or where trees with common edges would have too many
         connections, with few channels."""
-        made = self.program(in_place=in_place)
-        t = made.transfers
-        ends = np.stack([t.src, t.dst, t.channel])[:, t.src != t.dst]
-        most = np.bincount(np.unique(ends, axis=1)[:2].ravel(), minlength=1).max()
-        if self.collective == _ROUTED or most <= _MOST_CONNECTIONS:
-            return [made]
+        if self.collective == _ROUTED:
+            return [self.program(in_place=in_place)]
+        if self.parts[0].topology.ranks <= MOST_RANKS:
+            made = self.program(in_place=in_place)
+            t = made.transfers
+            ends = np.stack([t.src, t.dst, t.channel])[:, t.src != t.dst]
+            most = np.bincount(np.unique(ends, axis=1)[:2].ravel(), minlength=1).max()
+            if most <= _MOST_CONNECTIONS:
+                return [made]
         return [self.program(in_place=in_place, channels=number) for number in _FEW_CHANNELS]
 
 
@@ -199,12 +202,10 @@ def low_trees(collective: str, topology: Topology) -> list[Synthesis]:
     if collective not in _DIRECTIONS or topology.ranks > MOST_RANKS:
         return made
     for height in range(least_height(topology), topology.ranks):
-        before = len(made)
+        before = made
         row = [Synthesis.of(collective, topology, chunks=n, height=height) for n in _FEW_CHUNKS]
-        # Where more chunks take the same trees, fewer do too.
-        new = [one for one in row if np.gcd.reduce(one.parts[0].weight) == 1]
-        made = _front([*made, *new])
-        if len(made) == before:
+        made = _front([*made, *_distinct(row)])
+        if made == before:
             break
     return made
 
@@ -228,13 +229,18 @@ def fastest(
     made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
     collective = made[0].collective
     if chunks is None:
-        made = _front([*low_trees(collective, topology), *made])
+        made = _front([*low_trees(collective, topology), made[0], *_distinct(made[1:])])
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
     programs = [(one, p) for one in near for p in one.compared_programs(in_place=in_place)]
     options = {**compared(collective), **overrides}
     choice = choose([program for _, program in programs], size, topology, **options).at(size)
     return made, next(one for one, p in programs if p is choice.program), choice
+
+
+def _distinct(made: list[Synthesis]) -> list[Synthesis]:
+    """Without those whose trees are the ones of fewer chunks."""
+    return [one for one in made if np.gcd.reduce(one.parts[0].weight) == 1]
 
 
 def _front(made: list[Synthesis]) -> list[Synthesis]:

@@ -20,6 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
+from sley.errors import SleyError
 from sley.errors.topology import T612
 from sley.ir.graph import depths, flow_values
 from sley.ir.tables import NONE, IntArray, LongArray, Value, frozen_array, inverse
@@ -32,6 +33,9 @@ MOST_CHUNKS = 4096
 
 MOST_RANKS = 128
 """Bound on the ranks that are packed together: the time grows with their fourth power."""
+
+MOST_ACROSS = 2048
+"""Bound on the ranks on equal nodes."""
 
 WITHIN = 0.05
 """The share of the bandwidth along paths that few trees may lack by default: trees that come closer
@@ -126,7 +130,10 @@ def pack_forest(
     most bandwidth. Errors: T612.
     """
     node = _equal_node(topology) if topology.ranks > MOST_RANKS else None
-    check_request(topology, chunks, within, MOST_RANKS if node is None else topology.ranks)
+    if node is None:
+        check_request(topology, chunks, within, MOST_RANKS, " or equal nodes that links join")
+    else:
+        check_request(topology, chunks, within, MOST_ACROSS)
     if node is not None:
         return _across_nodes(topology, pack_forest(node, up=up, chunks=chunks, within=within))
     if topology.ranks == 1:
@@ -143,15 +150,19 @@ def pack_forest(
     return max((one for one in made if one is not None), key=lambda one: one.algbw_GBps)
 
 
-def check_request(topology: Topology, chunks: int | None, within: float, most_ranks: int) -> None:
-    """Refuses arguments as for `pack_forest`, and more ranks. Errors: T612."""
+def check_request(
+    topology: Topology, chunks: int | None, within: float, most_ranks: int, others: str = ""
+) -> None:
+    """Refuses arguments as for `pack_forest`, and more ranks. others: topologies for which there
+    are more. Errors: T612."""
     right = chunks is None or (is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS)
     if not right or not (is_real(within) and 0 <= within < 1):
-        expected = f"chunks from 1 to {MOST_CHUNKS}, within a share from 0 to 1"
-        raise T612.error(expected=expected, found=f"chunks={chunks!r}, within={within!r}")
+        expected = f"chunks from 1 to {MOST_CHUNKS}, within a share from 0 to below 1"
+        found = f"chunks={chunks!r}, within={within!r}"
+        raise T612.error(expected=expected, found=found, remedy=f"Give {expected}.")
     if topology.ranks > most_ranks:
         raise T612.error(
-            expected=f"at most {most_ranks} ranks, if nodes differ",
+            expected=f"at most {most_ranks} ranks{others}",
             found=f"{topology.name}: {topology.ranks}",
             remedy="Synthesize for fewer nodes.",
         )
@@ -159,12 +170,22 @@ def check_request(topology: Topology, chunks: int | None, within: float, most_ra
 
 def _equal_node(topology: Topology) -> Topology | None:
     """One of the nodes, alone, if all are equal and not too large; else None."""
-    gpus = np.bincount(topology.node)
+    gpus, table = np.bincount(topology.node), topology.links
     if topology.nodes == 1 or (gpus != gpus[0]).any() or gpus[0] > MOST_RANKS:
         return None
-    first = topology.of_node(0)
-    others = (topology.of_node(node).links for node in range(1, topology.nodes))
-    return first if all(links == first.links for links in others) else None
+    rows = set[bytes]()
+    for node in range(topology.nodes):
+        inside = topology.vertices.node == node
+        # Vertices of the node by their place, those of the network by their number.
+        number = np.where(inside, np.cumsum(inside), -np.arange(len(inside)))
+        of = inside[table.src] | inside[table.dst]
+        ends = number[table.src[of]], number[table.dst[of]]
+        links = np.column_stack([*ends, table.kind[of], table.GBps[of]])
+        rows.add(links[np.lexsort(links.T)].tobytes())
+    try:
+        return topology.of_node(0) if len(rows) == 1 else None
+    except SleyError:  # only the network links its GPUs
+        return None
 
 
 def _across_nodes(topology: Topology, inner: Forest) -> Forest:

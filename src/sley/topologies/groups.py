@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from sley.errors.topology import T613
+from sley.ir.cost_model import LEAST_GBPS
 from sley.ir.fabric import TopologyLinks, VertexKind, Vertices
 from sley.ir.tables import NONE, FloatArray, LongArray, Value, frozen_array
 from sley.ir.topology import Topology
@@ -68,7 +70,8 @@ class Group(Value):
     def at(self, GBps: FloatArray) -> Topology:  # noqa: N803 - a unit
         """The group's topology with a part of the links' rates. GBps: float64, of the cluster's
         links."""
-        rates = np.maximum(GBps[self.links], self.topology.links.GBps * _LEAST)
+        least = np.maximum(self.topology.links.GBps * _LEAST, LEAST_GBPS)
+        rates = np.maximum(GBps[self.links], least)
         return replace(self.topology, links=replace(self.topology.links, GBps=rates))
 
 
@@ -79,7 +82,7 @@ def grid_groups(ranks: int, sizes: Mapping[str, int]) -> dict[str, list[list[int
     tensor groups of 4 neighbours, and data groups of every fourth rank. Errors: T613.
     """
     shape = list(sizes.values())
-    if not all(is_integer(size) and size > 0 for size in shape) or np.prod(shape) != ranks:
+    if not all(is_integer(size) and size > 0 for size in shape) or prod(shape) != ranks:
         raise T613.error(
             expected=f"sizes of a grid with a product of {ranks}, the number of ranks",
             found=", ".join(f"{name}={size}" for name, size in sizes.items()) or "none",

@@ -36,7 +36,9 @@ def match_forest(
     right = is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS
     if not right or not is_integer(limit) or limit < least:
         expected = f"chunks from 1 to {MOST_CHUNKS}, a height from {least}"
-        raise T612.error(expected=expected, found=f"chunks={chunks!r}, height={height!r}")
+        found = f"chunks={chunks!r}, height={height!r}"
+        raise T612.error(expected=expected, found=found, remedy=f"Give {expected}.")
+    limit = min(limit, topology.ranks)
     if height is None:
         most = np.full_like(far, limit)
     else:

@@ -30,6 +30,12 @@ _ROUNDS = 200
 _WHOLE = 1 << 40
 """The integer that stands for the rate of all roots in flows."""
 
+_AMPLE = 1e6
+"""A rate that is as good as any higher one, as a multiple of the narrowest rank's."""
+
+_LEAST_SIZE = 1e-5
+"""The least size of a group's data as a share of the largest: the solver's tolerance is 1e-7."""
+
 _CLOSE = 1e-7
 """The share of all rates that a flow may lack by rounding."""
 
@@ -105,7 +111,7 @@ def group_rates(
     )
     takes = np.array([[up in of for of in ups] for up in every])
     counts = np.bincount(pairs.group)
-    weight = sizes / sizes.max()
+    weight = np.maximum(sizes / sizes.max(), _LEAST_SIZE)
     shares = np.where([len(of) == 1 for of in ups], weight / counts, 0.0)[pairs.group]
     return _Program(pairs, every, shares, weight, takes).best()
 
@@ -140,7 +146,11 @@ class _Program:
         roots = int(of_rank.max()) + 1
         self._root = np.where(shares > 0, roots, of_rank)
         self._share = np.where(shares > 0, shares, 1.0)
-        self._scale = float(rates[pairs.link].max())
+        # About what the narrowest rank sends or receives, so that the solver's tolerance is small.
+        ends = (pairs.offset[:-1], pairs.src), (pairs.offset[1:] - 1, pairs.dst)
+        keys = [np.unique(np.stack([of, pairs.link[at]]), axis=1) for at, of in ends]
+        sums = [np.bincount(of, rates[link], ranks) for of, link in keys]
+        self._scale = float(min(one[one > 0].min() for one in sums))
         # Of equal solutions, the one with the shortest paths, and few pairs between nodes.
         price = (1.0 + pairs.crosses)[pairs.pair] * (_LONG / ranks)
         self._price = np.bincount(self._class[pairs.pair], price, self._classes)
@@ -170,7 +180,7 @@ class _Program:
             )
             for direction in range(len(ups))
         ]
-        self._program.limit(uses, rates[np.sort(links)] / self._scale)
+        self._program.limit(uses, np.minimum(rates[np.sort(links)] / self._scale, _AMPLE))
         for direction in range(len(ups)):
             for rank in self._ranks.tolist():
                 own, alone = pairs.group == pairs.group[rank], np.arange(ranks) == rank
@@ -239,7 +249,7 @@ class _Program:
             members = np.flatnonzero(pairs.group == group)
             unit = _WHOLE / rates.root[members].sum()
             supply = np.floor(rates.root[members] * unit).astype(np.int64)
-            used = np.floor(rates.GBps[direction] * unit).astype(np.int64)
+            used = np.floor(np.minimum(rates.GBps[direction] * unit, _WHOLE)).astype(np.int64)
             used[pairs.group[pairs.src] != group] = 0
             src, dst = pairs.ends(self._ups[direction])
             src = np.concatenate([src[used > 0], np.full(len(members), ranks)])

@@ -164,8 +164,7 @@ class _Shares:
         load = self._load(self.share)
         self.least = self._bound(load >= load.max() * (1 - 1e-9))
         if self.least < load.max() * (1 - 1e-9):
-            self._add_by_loads(load)
-            self._divide(load.max())
+            self._divide(self._add_by_loads(load))
 
     def whole(self, number: int) -> LongArray:
         """int64 (candidates,): how many of the chunks of each pair take each candidate: the whole
@@ -261,18 +260,21 @@ class _Shares:
         self.passed = self.passed[np.argsort(self._pair(), kind="stable")]
         return len(self.passed) - before
 
-    def _add_by_loads(self, load: FloatArray) -> None:
+    def _add_by_loads(self, load: FloatArray) -> float:
         """Adds the shortest routes of each round, by lengths that grow with the load of all rounds
-        before it. load: that of the first."""
-        found = [self.passed]
+        before it. Returns the least load of the busiest link in a round. load: that of the first.
+        """
+        found, least = [self.passed], float(load.max())
         for _ in range(_ROUNDS):
             busy = np.exp(_STEEP * (load / load.max() - 1)) + np.exp(-_STEEP)
             _, self.passed = self._shortest(self._sends(busy / self._GBps))
-            load = load + self._load(np.ones(len(self.passed)))
+            own = self._load(np.ones(len(self.passed)))
+            load, least = load + own, min(least, float(own.max()))
             found.append(self.passed)
         self.passed = found[0]
         for passed in found[1:]:
             self._add(passed)
+        return least
 
     def _divide(self, scale: float) -> None:
         """Finds the shares, and further candidates. scale: a load of the busiest link."""
