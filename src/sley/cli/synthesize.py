@@ -10,9 +10,10 @@ from sley.cli.choose import options_json
 from sley.cli.options import SizeType, Whole, common_options, output_option, place_option
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.sources import topology_of
-from sley.compiler.synthesis import fastest
+from sley.compiler.synthesis import Synthesis, fastest
 from sley.errors import counted
 from sley.formats import program_source, write_file
+from sley.ir.program import Program
 from sley.ir.sizes import size_text
 from sley.model.bounds import Bounds
 from sley.report.pictures import tree_picture
@@ -73,13 +74,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
         word, best = "routes", {"best_routes_GBps": part.optimum_GBps}
     bounds = Bounds.of(program.collective, cluster)
     share = made.algbw_GBps / bounds.algbw_GBps
-    if output is not None and output.suffix.lower() == ".py":
-        write_file(output, program_source.write(program))
-    elif output is not None:
-        down = made.parts[-1]
-        if isinstance(down, Routing):
-            raise click.UsageError(f"only trees are drawn: -o {output.with_suffix('.py')}")
-        tree_picture(down).save(output)
+    _write(made, program, output)
     if phases.quiet:
         phases.print_json(
             program=program.name,
@@ -119,6 +114,25 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     ]
     print_rows(rows)
     print_written(output)
+    _print_front(front, made, word, bounds)
+    phases.report()
+
+
+def _write(made: Synthesis, program: Program, output: Path | None) -> None:
+    """Writes the program, or the picture of the trees, as the file's suffix says."""
+    if output is None:
+        return
+    if output.suffix.lower() == ".py":
+        write_file(output, program_source.write(program))
+        return
+    down = made.parts[-1]
+    if isinstance(down, Routing):
+        raise click.UsageError(f"only trees are drawn: -o {output.with_suffix('.py')}")
+    tree_picture(down).save(output)
+
+
+def _print_front(front: list[Synthesis], made: Synthesis, word: str, bounds: Bounds) -> None:
+    """Prints what was compared, with the fastest marked."""
     head = (f"{name:>10}" for name in ("sends", word, "chunks", "GB/s", "of bound"))
     echo("\ncompared  " + "".join(head))
     for one in front:
@@ -126,4 +140,3 @@ def synthesize_command(  # as many parameters as options; click passes each by n
         rates = f"{one.algbw_GBps:>10.2f}{one.algbw_GBps / bounds.algbw_GBps:>10.1%}"
         row = "".join(f"{number:>10}" for number in counts) + rates
         echo(f"{'fastest' if one is made else '':<10}{row}")
-    phases.report()
