@@ -52,6 +52,7 @@ def test_layers_of_groups_share_links_and_blocks() -> None:
         ([GroupCall("allgather", "1M", [])], "T613"),
         ([GroupCall("allgather", "1M", [[0, 1], [1, 2]])], "T613"),
         ([GroupCall("allgather", "1M", [[0, 8]])], "T613"),
+        ([GroupCall("allgather", "1M", [[0], [1, 2]])], "T613"),
         ([GroupCall("alltoall", "1M", [[0, 1]])], "T612"),
         ([GroupCall("allgather", "1X", [[0, 1]])], "S702"),
     ],

@@ -553,7 +553,7 @@ def test_low_trees_share_links(name: str, height: int, chunks: int, share: float
 
 def test_the_front_goes_from_low_trees_to_the_most_bandwidth() -> None:
     """For small sizes few sends are faster, for large ones much bandwidth."""
-    collective = "allreduce"
+    collective = "reducescatter"
     topology = topologies.dgx1()
     low = low_trees(collective, topology)
     assert low[0].parts[0].height == least_height(topology)

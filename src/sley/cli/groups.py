@@ -54,7 +54,7 @@ class _GridType(click.ParamType[dict[str, int]]):
 @click.option(
     "--grid",
     type=_GridType(),
-    help="Sizes of the grid of ranks, that of neighbours first: tp=4,dp=8.",
+    help="Sizes of the grid of ranks, with neighbours along the first: tp=4,dp=8.",
 )
 @place_option(default=True)
 @click.option(

@@ -75,12 +75,12 @@ class GroupPlans(Value):
 def plan_groups(
     calls: Sequence[GroupCall], topology: Topology | str, *, in_place: bool = False
 ) -> GroupPlans:
-    """The plans with which calls that groups of a cluster make at the same time are simulated to
-    end first, while they share its links.
+    """Plans for calls that groups of a cluster make at the same time. They are chosen so that the
+    last call ends as early as possible in the simulator.
 
-    Compared are plans for each group alone, and for its part of the links' rates by which all data
-    takes the least time, with several numbers of instances: a group with more blocks gets more of a
-    link. Errors: T603, T604, T612, T613, S702.
+    Each group's plan is made for all of its links, or for the part of their rates by which the data
+    of all groups takes the least time, and with several numbers of instances: a group with more
+    blocks gets more of a link. Errors: T603, T604, T612, T613, S702.
     """
     return _Search(calls, topology_of(topology), in_place).plans()
 
@@ -98,7 +98,10 @@ class _Search:
             if twice:
                 found = f"{', '.join(map(str, twice))} in several groups of {call.collective}"
                 raise T613.error(expected="each rank once", found=found)
-            self._groups += [Group.of(cluster, group) for group in call.groups]
+            for group in call.groups:
+                if len(group) < 2:
+                    raise T613.error(expected="2 or more ranks in a group", found=repr(list(group)))
+                self._groups.append(Group.of(cluster, group))
             ups += [tree_directions(call.collective)] * len(call.groups)
         if not self._groups:
             raise T613.error(expected="calls of at least one group", found="none")

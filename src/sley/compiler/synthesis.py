@@ -44,7 +44,7 @@ COMPARED: Mapping[str, Any] = {
 """The options with which plans along trees are compared; those that `choose` tries take minutes."""
 
 _OF_ROUTES = {"schedule": "msccl"}
-"""The schedule under which programs along routes are simulated as the fastest, nearly always."""
+"""The schedule with which programs along routes are nearly always simulated as the fastest."""
 
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared, of each height."""
@@ -56,7 +56,7 @@ _SEND_US = 3.0
 """About the time of a send without data."""
 
 _FAR = 3
-"""How many times as slow, by sends and link loads alone, trees are that are not simulated."""
+"""Trees that sends and link loads alone make so many times as slow as the fastest are left out."""
 
 _MOST_CONNECTIONS = 64
 """The connections of a rank above which trees share channels."""
@@ -136,9 +136,7 @@ class Synthesis(Value):
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
         """The size of a call over the time of the busiest link; infinite for one rank."""
-        of = self.parts[0]
-        busiest = float((self.loads / of.topology.links.GBps).max(initial=0))
-        return self.chunks / busiest if busiest else float("inf")
+        return self.parts[0].topology.algbw_GBps(self.loads, self.chunks)
 
     @property
     def arguments(self) -> dict[str, list[list[int]]]:
@@ -220,8 +218,8 @@ def fastest(
     in_place: bool,
     **overrides: Any,
 ) -> tuple[list[Synthesis], Synthesis, Choice]:
-    """Trees from low ones to those of `pack_forest`, or routes; the ones that are simulated as the
-    fastest for a size, and their plan, with the options `compared` and overrides of them.
+    """The trees or routes that come into question, the ones that are the fastest for a size in the
+    simulator, and their plan, with the options `compared` and overrides of them.
 
     chunks: only the trees of `pack_forest`, or routes, with so many. Errors: T612.
     """
@@ -244,8 +242,9 @@ def _distinct(made: list[Synthesis]) -> list[Synthesis]:
 
 
 def _front(made: list[Synthesis]) -> list[Synthesis]:
-    """By ascending sends, those with as much bandwidth as all others with as few sends and fewer
-    chunks, if they have more sends or as many chunks by a gain; and the one with the most."""
+    """Those that are worth comparing, by ascending sends, then chunks: one stays if no kept one
+    with as few sends and fewer chunks has more bandwidth, and if it has `_GAIN` times as much as
+    all other kept ones with no more chunks. The one with the most bandwidth always stays."""
     order = sorted(made, key=lambda one: (one.sends, one.chunks, -one.algbw_GBps))
     most = max(order, key=lambda one: one.algbw_GBps)
     kept = list[Synthesis]()

@@ -192,6 +192,19 @@ class Topology(Value):
         offset = np.concatenate([[0], np.cumsum([len(p) for p in found])])
         return Edges(offset, np.array([row for p in found for row in p], np.int32))
 
+    def loads(self, src: ArrayLike, dst: ArrayLike, carried: ArrayLike) -> LongArray:
+        """int64 (links,): what transfers carry over each link. src, dst, carried: of each transfer,
+        its ends, which are linked, and an amount of data."""
+        paths = self.paths(src, dst)
+        crossing = np.repeat(carried, np.diff(paths.offset))
+        return np.bincount(paths.target, crossing, len(self.links)).astype(np.int64)
+
+    def algbw_GBps(self, loads: LongArray, size: int) -> float:  # noqa: N802 - a unit
+        """The algorithm bandwidth of a size that loads links so much, if only the busiest one takes
+        time; infinite without loads. loads: int64 (links,), in units of the size."""
+        busiest = float((loads / self.links.GBps).max(initial=0))
+        return size / busiest if busiest else float("inf")
+
     def slowest_kinds(self, paths: Edges) -> ByteArray:
         """int8 (paths,): the slowest LinkKind of each path, none of which is empty."""
         if not len(paths.target):
@@ -231,17 +244,6 @@ class Topology(Value):
         rates = {name: getattr(self.links, name) * factor for name in ("nominal_GBps", "GBps")}
         name = f"{self.name} with {part} at {share:g}"
         return replace(self, name=name, links=replace(self.links, **rates))
-
-    def of_node(self, node: int) -> Topology:
-        """A node alone, without the network. Errors: T603 if only that links its GPUs."""
-        inside = self.vertices.node == node
-        number = np.cumsum(inside) - 1
-        kept = inside[self.links.src] & inside[self.links.dst]
-        links = {name: getattr(self.links, name)[kept] for name in TopologyLinks.column_names()}
-        links |= {end: number[links[end]] for end in ("src", "dst")}
-        vertices = Vertices(self.vertices.kind[inside], np.zeros(inside.sum(), np.int32))
-        name = f"node {node} of {self.name}"
-        return replace(self, name=name, vertices=vertices, links=TopologyLinks(**links))
 
     def _of(self, part: str) -> LongArray:
         """The links of a part. Errors: T608."""

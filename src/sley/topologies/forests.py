@@ -20,12 +20,12 @@ from functools import cached_property
 
 import numpy as np
 
-from sley.errors import SleyError
 from sley.errors.topology import T612
 from sley.ir.graph import depths, flow_values
 from sley.ir.tables import NONE, IntArray, LongArray, Value, frozen_array, inverse
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer, is_real
+from sley.topologies.groups import Group
 from sley.topologies.rates import RankPairs, TreeRates, tree_rates
 
 MOST_CHUNKS = 4096
@@ -52,7 +52,7 @@ _LONGEST = 1e6
 small share of the data has no part in it."""
 
 _HALVINGS = 5
-"""Steps in which the shortest time is looked for in which whole chunks suffice."""
+"""How many times the interval is halved that holds the shortest time for whole chunks."""
 
 _ROUNDING = 1e-9
 """The share of a time by which rounding must not lose a chunk that just fits."""
@@ -97,16 +97,14 @@ class Forest(Value):
     def loads(self) -> LongArray:
         """int64 (links,): the chunks that each link of the topology carries."""
         tree, rank = np.nonzero(self.parent != NONE)
-        ends = (self.parent[tree, rank], rank)
-        paths = self.topology.paths(*(ends[::-1] if self.up else ends))
-        carried = np.repeat(self.weight[tree], np.diff(paths.offset))
-        return frozen_array(np.bincount(paths.target, carried, len(self.topology.links)), np.int64)
+        above = self.parent[tree, rank]
+        src, dst = (rank, above) if self.up else (above, rank)
+        return frozen_array(self.topology.loads(src, dst, self.weight[tree]), np.int64)
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
         """The data of all trees over the time of the busiest link; infinite for one rank."""
-        busiest = float((self.loads / self.topology.links.GBps).max(initial=0))
-        return self.chunks / busiest if busiest else float("inf")
+        return self.topology.algbw_GBps(self.loads, self.chunks)
 
     def __repr__(self) -> str:
         return (
@@ -130,12 +128,10 @@ def pack_forest(
     most bandwidth. Errors: T612.
     """
     node = _equal_node(topology) if topology.ranks > MOST_RANKS else None
-    if node is None:
-        check_request(topology, chunks, within, MOST_RANKS, " or equal nodes that links join")
-    else:
-        check_request(topology, chunks, within, MOST_ACROSS)
     if node is not None:
+        check_request(topology, chunks, within, MOST_ACROSS)
         return _across_nodes(topology, pack_forest(node, up=up, chunks=chunks, within=within))
+    check_request(topology, chunks, within, MOST_RANKS, ", more on nodes that are equal")
     if topology.ranks == 1:
         return Forest(topology, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
     every = np.ones(topology.ranks, np.int64)
@@ -146,15 +142,22 @@ def pack_forest(
         if found is not None and found.algbw_GBps >= least:
             return found
     numbers = _TRIED_NUMBERS if chunks is None else (chunks,)
-    made = [forest_on(rates, number * every) for number in numbers]
-    return max((one for one in made if one is not None), key=lambda one: one.algbw_GBps)
+    tried = [forest_on(rates, number * every) for number in numbers]
+    made = [one for one in tried if one is not None]
+    if not made:
+        raise T612.error(
+            expected="a number of chunks for which trees can be packed",
+            found=f"{topology.name}, chunks: {', '.join(map(str, numbers))}",
+            remedy="Give another number of chunks.",
+        )
+    return max(made, key=lambda one: one.algbw_GBps)
 
 
 def check_request(
     topology: Topology, chunks: int | None, within: float, most_ranks: int, others: str = ""
 ) -> None:
-    """Refuses arguments as for `pack_forest`, and more ranks. others: topologies for which there
-    are more. Errors: T612."""
+    """Refuses chunks and shares that `pack_forest` can't take, and too many ranks. others: what the
+    error adds to the number of ranks. Errors: T612."""
     right = chunks is None or (is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS)
     if not right or not (is_real(within) and 0 <= within < 1):
         expected = f"chunks from 1 to {MOST_CHUNKS}, within a share from 0 to below 1"
@@ -169,23 +172,15 @@ def check_request(
 
 
 def _equal_node(topology: Topology) -> Topology | None:
-    """One of the nodes, alone, if all are equal and not too large; else None."""
-    gpus, table = np.bincount(topology.node), topology.links
+    """The GPUs of a node with their links, also to the network, if those of all nodes are equal and
+    join the GPUs, which are not too many; else None."""
+    gpus = np.bincount(topology.node)
     if topology.nodes == 1 or (gpus != gpus[0]).any() or gpus[0] > MOST_RANKS:
         return None
-    rows = set[bytes]()
-    for node in range(topology.nodes):
-        inside = topology.vertices.node == node
-        # Vertices of the node by their place, those of the network by their number.
-        number = np.where(inside, np.cumsum(inside), -np.arange(len(inside)))
-        of = inside[table.src] | inside[table.dst]
-        ends = number[table.src[of]], number[table.dst[of]]
-        links = np.column_stack([*ends, table.kind[of], table.GBps[of]])
-        rows.add(links[np.lexsort(links.T)].tobytes())
-    try:
-        return topology.of_node(0) if len(rows) == 1 else None
-    except SleyError:  # only the network links its GPUs
-        return None
+    members = (np.flatnonzero(topology.node == node).tolist() for node in range(topology.nodes))
+    first, *others = (Group.of(topology, ranks).topology for ranks in members)
+    joined = len(RankPairs.of(first).src) > 0 or first.ranks == 1
+    return first if joined and all(one.links == first.links for one in others) else None
 
 
 def _across_nodes(topology: Topology, inner: Forest) -> Forest:

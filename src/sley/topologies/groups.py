@@ -36,9 +36,9 @@ class Group(Value):
     def of(cls, cluster: Topology, ranks: Sequence[int]) -> Group:
         """A group of ranks of a cluster. Errors: T603 if no links join them, T613."""
         wrong = [rank for rank in ranks if not (is_integer(rank) and 0 <= rank < cluster.ranks)]
-        if len(ranks) < 2 or wrong or len(set(ranks)) < len(ranks):
+        if not len(ranks) or wrong or len(set(ranks)) < len(ranks):
             raise T613.error(
-                expected=f"2 or more ranks from 0 to {cluster.ranks - 1}, each once",
+                expected=f"ranks from 0 to {cluster.ranks - 1}, each once",
                 found=f"a group {list(ranks)!r} on {cluster.name}",
             )
         own, kind = np.array(ranks, np.int64), cluster.vertices.kind
@@ -57,6 +57,9 @@ class Group(Value):
         place[kept] = np.arange(len(kept))
         table = cluster.links
         links = np.flatnonzero((place[table.src] >= 0) & (place[table.dst] >= 0))
+        # In the order of their ends, since the cluster's order differs between nodes.
+        ends = place[table.dst[links]], place[table.src[links]]
+        links = links[np.lexsort((table.GBps[links], table.kind[links], *ends))]
         columns = {name: getattr(table, name)[links] for name in TopologyLinks.column_names()}
         columns |= {name: place[columns[name]] for name in ("src", "dst")}
         part = replace(

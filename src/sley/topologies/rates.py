@@ -1,10 +1,10 @@
 """Rates of pairs: how much each rank sends to each other one, so that trees from all ranks carry
 the most on a topology.
 
-By a linear program. Its limits are the links on the paths of transfers (`Topology.paths`), and the
-cuts that trees have to cross: trees of rate r(v) from each rank v exist if into every set of ranks
-flows at least the rate of the roots outside it (Edmonds 1973). Maximum flows find cuts that a
-solution violates, which are added until there is none. Equal pairs have one rate, which costs
+A linear program finds them. Its limits are the links on the paths of transfers (`Topology.paths`),
+and the cuts that trees have to cross: trees of rate r(v) from each rank v exist if into every set
+of ranks flows at least the rate of the roots outside it (Edmonds 1973). Maximum flows find cuts
+that a solution violates; they are added until there is none. Equal pairs have one rate, which costs
 nothing, since the mean of solutions is a solution. Several groups of ranks may have trees of their
 own, which share the links.
 """
@@ -105,10 +105,8 @@ def group_rates(
     shares, those of one with two the best. sizes: float64 (groups,), of the data of all roots.
     Errors: T612.
     """
-    pairs, every = (
-        RankPairs.of_groups(topology, groups),
-        tuple(sorted({up for of in ups for up in of})),
-    )
+    pairs = RankPairs.of_groups(topology, groups)
+    every = tuple(sorted({up for of in ups for up in of}))
     takes = np.array([[up in of for of in ups] for up in every])
     counts = np.bincount(pairs.group)
     weight = np.maximum(sizes / sizes.max(), _LEAST_SIZE)
@@ -133,7 +131,7 @@ class _Program:
         weight: FloatArray,
         takes: BoolArray,
     ) -> None:
-        ranks, rates = len(pairs.group), pairs.topology.links.GBps
+        ranks = len(pairs.group)
         self._pairs, self._ups, self._takes = pairs, ups, takes
         found = pairs.classes(shares, weight[pairs.group], *takes[:, pairs.group])
         self._class, of_rank, of_link = found
@@ -146,11 +144,7 @@ class _Program:
         roots = int(of_rank.max()) + 1
         self._root = np.where(shares > 0, roots, of_rank)
         self._share = np.where(shares > 0, shares, 1.0)
-        # About what the narrowest rank sends or receives, so that the solver's tolerance is small.
-        ends = (pairs.offset[:-1], pairs.src), (pairs.offset[1:] - 1, pairs.dst)
-        keys = [np.unique(np.stack([of, pairs.link[at]]), axis=1) for at, of in ends]
-        sums = [np.bincount(of, rates[link], ranks) for of, link in keys]
-        self._scale = float(min(one[one > 0].min() for one in sums))
+        self._scale = self._narrowest_GBps()
         # Of equal solutions, the one with the shortest paths, and few pairs between nodes.
         price = (1.0 + pairs.crosses)[pairs.pair] * (_LONG / ranks)
         self._price = np.bincount(self._class[pairs.pair], price, self._classes)
@@ -162,31 +156,45 @@ class _Program:
             at, row = len(ups) * self._classes, np.zeros(len(variable) + 1, np.int64)
             terms = np.append(at + variable, at + roots), np.append(-1.0 * times, weight[group])
             self._program.limit([(row, *terms)], np.zeros(1))
+        self._limit_links(of_link)
+        self._add_first_cuts()
+
+    def _narrowest_GBps(self) -> float:  # noqa: N802 - a unit
+        """The most that the narrowest rank sends or receives: with such a unit the solver's
+        tolerance is small."""
+        pairs, rates = self._pairs, self._pairs.topology.links.GBps
+        ends = (pairs.offset[:-1], pairs.src), (pairs.offset[1:] - 1, pairs.dst)
+        keys = [np.unique(np.stack([of, pairs.link[at]]), axis=1) for at, of in ends]
+        sums = [np.bincount(of, rates[link]) for of, link in keys]
+        return float(min(one[one > 0].min() for one in sums))
+
+    def _limit_links(self, of_link: LongArray) -> None:
+        """Limits the rates of pairs by a link of each class. of_link: int64 (links,)."""
+        pairs, rates = self._pairs, self._pairs.topology.links.GBps
         # How many pairs of each class use each link, by class.
         key, self._times = np.unique(
             self._class[pairs.pair] * len(rates) + pairs.link, return_counts=True
         )
         self._of_class, self._used = np.divmod(key, len(rates))
         self._begin = np.searchsorted(self._of_class, np.arange(self._classes + 1))
-        first = np.unique(of_link[self._used], return_index=True)[1]
-        links = self._used[first]
+        links = np.sort(self._used[np.unique(of_link[self._used], return_index=True)[1]])
         own = np.isin(self._used, links)
-        row = np.searchsorted(np.sort(links), self._used[own])
+        row, times = np.searchsorted(links, self._used[own]), self._times[own].astype(np.float64)
         uses = [
-            (
-                row,
-                self._of_class[own] + direction * self._classes,
-                self._times[own].astype(np.float64),
-            )
-            for direction in range(len(ups))
+            (row, self._of_class[own] + direction * self._classes, times)
+            for direction in range(len(self._ups))
         ]
-        self._program.limit(uses, np.minimum(rates[np.sort(links)] / self._scale, _AMPLE))
-        for direction in range(len(ups)):
-            for rank in self._ranks.tolist():
-                own, alone = pairs.group == pairs.group[rank], np.arange(ranks) == rank
-                for inside in (alone, own & (pairs.node == pairs.node[rank])):
+        self._program.limit(uses, np.minimum(rates[links] / self._scale, _AMPLE))
+
+    def _add_first_cuts(self) -> None:
+        """Adds the cuts around a rank of each class, and around its node."""
+        pairs, every = self._pairs, np.arange(len(self._pairs.group))
+        for direction, takes in enumerate(self._takes):
+            for rank in self._ranks[takes[pairs.group[self._ranks]]].tolist():
+                own = pairs.group == pairs.group[rank]
+                for inside in (every == rank, own & (pairs.node == pairs.node[rank])):
                     for cut in (inside, own & ~inside):
-                        if takes[direction, pairs.group[rank]] and 0 < cut.sum() < own.sum():
+                        if 0 < cut.sum() < own.sum():
                             self._add(cut, direction)
 
     def best(self) -> TreeRates:
@@ -350,7 +358,7 @@ class RankPairs:
         found: BoolArray = (nodes != 0) & (places != 0)
         return found
 
-    @property
+    @cached_property
     def preferred(self) -> LongArray:
         """int64 (pairs,): the pairs, the preferred first of equal ones: to other nodes, in the same
         place there, then to the next place."""
@@ -362,9 +370,8 @@ class RankPairs:
         or links do, by the links of a path, their other pairs, and so on (the two-dimensional
         algorithm of Weisfeiler and Leman). marks: (members,), properties of each rank."""
         ranks, links = len(self.group), self.topology.links
-        chance = np.random.default_rng(
-            0
-        )  # hashes: equal sums of them are equal sets, almost surely
+        # Hashes: equal sums of them are equal sets, almost surely.
+        chance = np.random.default_rng(0)
         one = np.arange(ranks)
         color = np.zeros((ranks, ranks), np.int64)
         color[self.src, self.dst] = 1 + self.crosses

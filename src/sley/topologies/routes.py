@@ -91,15 +91,12 @@ class Routing(Value):
         """int64 (links,): the chunks that each link of the topology carries."""
         route, turn = np.nonzero(self.passed[:, 1:] != NONE)
         ends = self.passed[route, turn], self.passed[route, turn + 1]
-        paths = self.topology.paths(*ends)
-        carried = np.repeat(self.weight[route], np.diff(paths.offset))
-        return frozen_array(np.bincount(paths.target, carried, len(self.topology.links)), np.int64)
+        return frozen_array(self.topology.loads(*ends, self.weight[route]), np.int64)
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
         """The size of a call over the time of the busiest link; infinite for one rank."""
-        busiest = float((self.loads / self.topology.links.GBps).max(initial=0))
-        return self.chunks / busiest if busiest else float("inf")
+        return self.topology.algbw_GBps(self.loads, self.chunks)
 
     def __repr__(self) -> str:
         return (
@@ -288,7 +285,11 @@ class _Shares:
             program.limit([(link, candidate, load), busiest], np.zeros(links))
             program.limit([(self._pair(), every, 1.0)], np.ones(pairs), equal=True)
             solved = program.solve("ipm") or program.solve()
-            assert solved is not None  # any candidate of each pair is a solution
+            if solved is None:
+                raise T612.error(
+                    expected="links whose rates the solver of linear programs can compare",
+                    found=self._pairs.topology.name,
+                )
             self.share = solved.variables[:-1]
             length = np.maximum(-solved.dual[:links], 0) / self._GBps
             # Of routes that are as short, the one with the fewest sends.

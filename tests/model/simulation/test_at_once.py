@@ -74,3 +74,10 @@ def test_plans_of_several_protocols_are_refused() -> None:
     for wrong in (runs, []):
         with pytest.raises(SleyError, match="T613"):
             simulate_at_once(wrong, cluster)
+
+
+def test_groups_of_another_cluster_are_refused() -> None:
+    runs = [run_of(Group.of(topologies.find("ndv4:2"), range(8)), "1M")]
+    for other in ("ndv4", "dgx-h100:2"):
+        with pytest.raises(SleyError, match="T613"):
+            simulate_at_once(runs, topologies.find(other))

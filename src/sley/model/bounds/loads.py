@@ -28,9 +28,7 @@ def busiest_link(program: Program, topology: Topology) -> BusiestLink | None:
     t, c = program.transfers, program.collective
     if not t.remote.any():
         return None
-    path = topology.paths(t.src[t.remote], t.dst[t.remote])
-    chunks = np.repeat(t.count[t.remote], np.diff(path.offset))
-    load = np.bincount(path.target, chunks, len(topology.links)) / topology.links.GBps
-    busiest = int(np.argmax(load))
-    rate = c.blocks * c.chunks / float(load[busiest])
+    loads = topology.loads(t.src[t.remote], t.dst[t.remote], t.count[t.remote])
+    busiest = int(np.argmax(loads / topology.links.GBps))
+    rate = topology.algbw_GBps(loads, c.blocks * c.chunks)
     return BusiestLink(topology.link_label(busiest), rate)

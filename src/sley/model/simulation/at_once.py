@@ -49,6 +49,8 @@ def simulate_at_once(runs: Sequence[GroupRun], cluster: Topology) -> FloatArray:
             found=", ".join(sorted(f"{p.value} with {s}" for p, s in kinds)) or "none",
             remedy="Compile all with the same options.",
         )
+    for run in runs:
+        _check_cluster(run.group, cluster)
     ((protocol, slots),) = kinds
     efficiency = cluster.model.wire_efficiency[protocol]
     parts = [LoopInputs.of(one.plan, one.group.topology, interpreter=False) for one in runs]
@@ -64,3 +66,13 @@ def simulate_at_once(runs: Sequence[GroupRun], cluster: Topology) -> FloatArray:
     blocks = np.cumsum([0, *(len(one.call) for one in parts)])
     ends = [found.end_us[a:b].max(initial=0) for a, b in pairwise(blocks.tolist())]
     return np.array([max(end, inputs.launch_us) for end in ends], np.float64)
+
+
+def _check_cluster(group: Group, cluster: Topology) -> None:
+    """Refuses a group of another cluster. Errors: T613."""
+    own, table = group.topology.links, cluster.links
+    inside = group.links.max(initial=-1) < len(table) and group.ranks.max() < cluster.ranks
+    rates = table.GBps[group.links] if inside else None
+    if rates is None or not np.array_equal(rates, own.GBps):
+        expected = f"groups of {cluster.name}"
+        raise T613.error(expected=expected, found=group.topology.name, remedy="Make them of it.")
