@@ -27,6 +27,7 @@ from sley.topologies import (
 )
 from sley.topologies.forests import MOST_RANKS, WITHIN, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
+from sley.topologies.routes import MOST_DIRECT
 
 _ROUTED = "alltoall"
 """The collective that takes routes."""
@@ -45,6 +46,9 @@ COMPARED: Mapping[str, Any] = {
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""
+
+_OF_MANY = {"instances": 1}
+"""The same of more than MOST_DIRECT ranks: such programs have many blocks already."""
 
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared, of each height."""
@@ -223,7 +227,8 @@ def fastest(
 
     chunks: only the trees of `pack_forest`, or routes, with so many. Errors: T612.
     """
-    numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
+    many = topology.ranks > MOST_DIRECT and _algorithm(collective).collective == _ROUTED
+    numbers = (None, *_FEW_CHUNKS) if chunks is None and not many else (chunks,)
     made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
     collective = made[0].collective
     if chunks is None:
@@ -231,7 +236,7 @@ def fastest(
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
     programs = [(one, p) for one in near for p in one.compared_programs(in_place=in_place)]
-    options = {**compared(collective), **overrides}
+    options = {**compared(collective), **(_OF_MANY if many else {}), **overrides}
     choice = choose([program for _, program in programs], size, topology, **options).at(size)
     return made, next(one for one, p in programs if p is choice.program), choice
 

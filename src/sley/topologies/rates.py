@@ -366,16 +366,23 @@ class RankPairs:
         return np.lexsort((places, nodes, places != 0, nodes == 0))
 
     def classes(self, *marks: np.ndarray) -> tuple[LongArray, LongArray, LongArray]:
-        """int64 (pairs,), (members,) and (links,): numbers from 0, which differ where pairs, ranks
-        or links do, by the links of a path, their other pairs, and so on (the two-dimensional
-        algorithm of Weisfeiler and Leman). marks: (members,), properties of each rank."""
+        """int64 (pairs,), (members,) and (links,): the `colors` of pairs, ranks and links, numbered
+        from 0. marks: (members,), properties of each rank."""
+        color, of_link = self.colors(*marks)
+        return _numbers(color[self.src, self.dst]), _numbers(np.diag(color)), of_link
+
+    def colors(self, *marks: np.ndarray) -> tuple[LongArray, LongArray]:
+        """int64 (members, members), of each two ranks, linked or not, and int64 (links,): numbers
+        from 0, which differ where pairs, ranks or links do, by the links of a path, their other
+        pairs, and so on (the two-dimensional algorithm of Weisfeiler and Leman). marks: (members,),
+        properties of each rank."""
         ranks, links = len(self.group), self.topology.links
         # Hashes: equal sums of them are equal sets, almost surely.
         chance = np.random.default_rng(0)
         one = np.arange(ranks)
         color = np.zeros((ranks, ranks), np.int64)
         color[self.src, self.dst] = 1 + self.crosses
-        color[one, one] = 3 + _numbers(*marks)
+        color[one, one] = 3 + _numbers(np.zeros(ranks), *marks)
         color, of_link = _numbers(color).reshape(ranks, ranks), _numbers(links.GBps, links.kind)
         before = 0
         while (number := int(color.max() + of_link.max())) > before:
@@ -391,7 +398,7 @@ class RankPairs:
             through = np.zeros(len(links), np.int64)
             np.add.at(through, self.link, hashes[color[self.src, self.dst]][self.pair])
             of_link = _numbers(of_link, through)
-        return _numbers(color[self.src, self.dst]), _numbers(color[one, one]), of_link
+        return color, of_link
 
 
 def _numbers(*columns: np.ndarray) -> LongArray:
