@@ -124,12 +124,26 @@ def library(topology: Any, collective: str) -> list[Any]:
     return found
 
 
+def best(programs: list[Any], collective: str, size: str, topology: Any, **more: Any) -> Any:
+    """The choice of the fastest program for a size, with the options of sley synthesize, and more
+    of them for programs without switches."""
+    import sley
+    from sley.compiler.synthesis import compared
+
+    found = []
+    for switched in (False, True):
+        those = [p for p in programs if bool((p.transfers.group >= 0).any()) is switched]
+        options = {**compared(collective, switched=switched), **({} if switched else more)}
+        if those:
+            found.append(sley.choose(those, size, topology, **options).at(size))
+    return min(found, key=lambda one: one.end.time_us)
+
+
 def small(what: str | int, collective: str) -> Iterator[str]:
     """The simulated microseconds of the fastest trees or routes for small sizes, with their sends
     and the chunks of each rank; and of the library's others, with the ratio."""
-    import sley
     from sley import topologies
-    from sley.compiler.synthesis import compared, fastest
+    from sley.compiler.synthesis import fastest
     from sley.ir.sizes import size_in_bytes
 
     topology: Any = random_topology(what) if isinstance(what, int) else topologies.find(what)
@@ -139,7 +153,7 @@ def small(what: str | int, collective: str) -> Iterator[str]:
         time_us, chunks = choice.end.time_us, made.chunks / topology.ranks
         text = f"{size}: {time_us:.1f} us ({made.sends} sends, {chunks:g} chunks)"
         if others:
-            other = sley.choose(others, size, topology, **compared(collective)).at(size)
+            other = best(others, collective, size, topology)
             ratio = other.end.time_us / time_us
             text += f", {other.algorithm} {other.end.time_us:.1f} ({ratio:.2f})"
         yield text
@@ -148,9 +162,8 @@ def small(what: str | int, collective: str) -> Iterator[str]:
 def simulated(what: str, collective: str, within: float) -> list[object]:
     """The share of the bound of the fastest plan along trees or routes, and of the library's
     others, with the algorithm's name."""
-    import sley
     from sley import topologies
-    from sley.compiler.synthesis import Synthesis, compared
+    from sley.compiler.synthesis import Synthesis
 
     topology = topologies.find(what)
     trees = [Synthesis.of(collective, topology, within=within).program(in_place=True)]
@@ -160,12 +173,7 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
         if not programs:  # ranks that no link joins
             row += [0.0, "no other"]
             continue
-        found = sley.choose(
-            programs,
-            SIZE,
-            topology,
-            **{**compared(collective), "channels": [1, 2], "max_blocks": 64},
-        ).at(SIZE)
+        found = best(programs, collective, SIZE, topology, channels=[1, 2], max_blocks=64)
         row += [found.end.of_bound, found.algorithm]
     return row
 
