@@ -1,12 +1,12 @@
 """Synthesised trees and routes: how close their link loads, and simulated calls, come to the bound.
 
     python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--small] [--within SHARE]
-                                   [--random N] [--failures N]
+                                   [--random N] [--failures N] [--collective NAME ...]
 
 For each topology and collective: the trees or routes, the most sends of one, the share of the
 bandwidth bound by the loads of links, and processor seconds and peak memory of the search, in a
 process of its own; then of low trees the fewest sends, the most of the bound, its sends and the
-seconds. Without topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs, or 64 for routes.
+seconds. Without topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs.
 --random adds N random topologies of up to 12 GPUs with direct links; --failures N random failures
 of each topology: a card that is gone or at half its rate. --simulate also finds the fastest plan of
 64 blocks a rank at most at 1 GB, and the fastest of the library's other algorithms, with the same
@@ -124,12 +124,26 @@ def library(topology: Any, collective: str) -> list[Any]:
     return found
 
 
+def best(programs: list[Any], collective: str, size: str, topology: Any, **more: Any) -> Any:
+    """The choice of the fastest program for a size, with the options of sley synthesize, and more
+    of them for programs without switches."""
+    import sley
+    from sley.compiler.synthesis import compared
+
+    found = []
+    for switched in (False, True):
+        those = [p for p in programs if bool((p.transfers.group >= 0).any()) is switched]
+        options = {**compared(collective, switched=switched), **({} if switched else more)}
+        if those:
+            found.append(sley.choose(those, size, topology, **options).at(size))
+    return min(found, key=lambda one: one.end.time_us)
+
+
 def small(what: str | int, collective: str) -> Iterator[str]:
     """The simulated microseconds of the fastest trees or routes for small sizes, with their sends
     and the chunks of each rank; and of the library's others, with the ratio."""
-    import sley
     from sley import topologies
-    from sley.compiler.synthesis import compared, fastest
+    from sley.compiler.synthesis import fastest
     from sley.ir.sizes import size_in_bytes
 
     topology: Any = random_topology(what) if isinstance(what, int) else topologies.find(what)
@@ -139,7 +153,7 @@ def small(what: str | int, collective: str) -> Iterator[str]:
         time_us, chunks = choice.end.time_us, made.chunks / topology.ranks
         text = f"{size}: {time_us:.1f} us ({made.sends} sends, {chunks:g} chunks)"
         if others:
-            other = sley.choose(others, size, topology, **compared(collective)).at(size)
+            other = best(others, collective, size, topology)
             ratio = other.end.time_us / time_us
             text += f", {other.algorithm} {other.end.time_us:.1f} ({ratio:.2f})"
         yield text
@@ -148,9 +162,8 @@ def small(what: str | int, collective: str) -> Iterator[str]:
 def simulated(what: str, collective: str, within: float) -> list[object]:
     """The share of the bound of the fastest plan along trees or routes, and of the library's
     others, with the algorithm's name."""
-    import sley
     from sley import topologies
-    from sley.compiler.synthesis import Synthesis, compared
+    from sley.compiler.synthesis import Synthesis
 
     topology = topologies.find(what)
     trees = [Synthesis.of(collective, topology, within=within).program(in_place=True)]
@@ -160,12 +173,7 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
         if not programs:  # ranks that no link joins
             row += [0.0, "no other"]
             continue
-        found = sley.choose(
-            programs,
-            SIZE,
-            topology,
-            **{**compared(collective), "channels": [1, 2], "max_blocks": 64},
-        ).at(SIZE)
+        found = best(programs, collective, SIZE, topology, channels=[1, 2], max_blocks=64)
         row += [found.end.of_bound, found.algorithm]
     return row
 
@@ -173,14 +181,13 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("topology", nargs="*", help="by default every machine")
+    parser.add_argument("--collective", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--random", type=int, default=0, metavar="N")
     parser.add_argument("--failures", type=int, default=0, metavar="N")
     parser.add_argument("--within", type=float, default=0.05)
     given = parser.parse_args()
-    from sley import topologies
-    from sley.topologies.routes import MOST_RANKS
 
     print(machine.text(machine.facts()))
     print(f"within {given.within:g} of the bound, as far as chunks allow")
@@ -189,9 +196,7 @@ def main() -> None:
     form = "{:<16}{:<15}" + "{:>9}" * 11
     print(form.format(*head))
     for what in given.topology or names():
-        for collective in COLLECTIVES:
-            if collective == "alltoall" and topologies.find(what).ranks > MOST_RANKS:
-                continue
+        for collective in given.collective:
             # A process each, for its own peak memory.
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 name, ranks, row = pool.submit(packed, what, collective, given.within).result()
@@ -209,14 +214,14 @@ def main() -> None:
             for text in small(what, collective) if given.small else ():
                 print(f"    {text}", flush=True)
     for seed in range(given.random if given.small else 0):
-        for collective in COLLECTIVES:
+        for collective in given.collective:
             title = f"random {seed}, {collective}"
             print(title, *small(seed, collective), sep="\n    ", flush=True)
     groups: dict[str, list[Any]] = {f"{given.random} random topologies": [*range(given.random)]}
     for what in [one for one in given.topology if has_cards(one)] if given.failures else ():
         groups[f"{given.failures} failures on {what}"] = [(what, n) for n in range(given.failures)]
     for title, members in groups.items():
-        for collective in COLLECTIVES if members else ():
+        for collective in given.collective if members else ():
             rows = [packed(what, collective, given.within)[2] for what in members]
             shares, seconds = [row[3] for row in rows], [row[4] for row in rows]
             print(

@@ -76,6 +76,7 @@ def forest_allreduce(
     *,
     trees: Trees = None,
     up_trees: Trees = None,
+    switches: Sequence[int] | None = None,
     channels: int | None = None,
     in_place: bool = False,
 ) -> Program:
@@ -83,21 +84,25 @@ def forest_allreduce(
     results go down.
 
     trees: as for `forest_allgather`; roots may have different shares. up_trees: those of the sums,
-    with the same shares, by default the same trees. channels: as for `forest_allgather`, of the
-    sums and of the results. Source: ForestColl, section 5. Errors: L102, L121, L138.
+    with the same shares, by default the same trees. switches: the number of each rank's switch,
+    which reduces and multicasts between a rank and all those below it around the same switch; by
+    default there are none. channels: as for `forest_allgather`, of the sums and of the results.
+    Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
-    down = _Trees("forest-allreduce", ranks, trees, channels, equal=False)
+    down = _Trees("forest-allreduce", ranks, trees, channels, switches, equal=False)
     up = down
     if up_trees is not None:
-        up = _Trees("forest-allreduce", ranks, up_trees, channels, equal=False)
+        up = _Trees("forest-allreduce", ranks, up_trees, channels, switches, equal=False)
     if (up.shares != down.shares).any():
         expected = f"up_trees with as many chunks of each root as trees, {down.shares.tolist()}"
         found = str(up.shares.tolist())
         raise L138.error(at=Place(detail="forest-allreduce"), expected=expected, found=found)
 
     def body(p: ChunkProgram) -> None:
-        # Results that go down don't wait behind sums that come up.
-        up.reduce_up(p, "in" if in_place else "out", channels_from=down.channels)
+        # Results that go down don't wait behind sums that come up, but one instruction of a head
+        # may pass both.
+        begin = 0 if switches is not None else down.channels
+        up.reduce_up(p, "in" if in_place else "out", channels_from=begin)
         down.copy_down(p)
 
     return trace(AllReduce(ranks, int(down.shares.sum()), in_place), body)
@@ -109,11 +114,20 @@ class _Trees:
     ranks: of the collective. weight: int64 (trees,), the chunks of each tree. parent: int64
     (trees, ranks). root: int64 (trees,). shares: int64 (ranks,), the chunks of all trees of a root;
     chunks: of rank 0. first: int64 (trees,), the first chunk of each tree among those of all roots.
-    equal: whether all shares have to be equal. channels: the most channels. Errors: L102, L138.
+    equal: whether all shares have to be equal. channels: the most channels. switches: the number of
+    each rank's switch. Errors: L102, L138.
     """
 
+    # More than eight parameters with the name: what the algorithms take.
     def __init__(
-        self, name: str, ranks: int, trees: Trees, channels: int | None, *, equal: bool = True
+        self,
+        name: str,
+        ranks: int,
+        trees: Trees,
+        channels: int | None,
+        switches: Sequence[int] | None = None,
+        *,
+        equal: bool = True,
     ) -> None:
         rows = _rows(name, ranks, trees, equal)
         if not (channels is None or is_positive(channels)):
@@ -131,17 +145,25 @@ class _Trees:
         self._tree, turn = np.nonzero(np.arange(ranks) != np.zeros((len(rows), 1)))
         self._rank = (self.root[self._tree] + turn) % ranks
         self._from = self.parent[self._tree, self._rank]
+        switch = _switches(name, ranks, switches)
+        self._switched = switch[self._rank] == switch[self._from]
 
     def copy_down(self, p: ChunkProgram, source: str = "out") -> None:
         """Copies each root's data to all ranks' outputs. source: the buffer from which roots send
         theirs; in the input, it comes first."""
-        for edges in self._groups(self._depth, self._channel, self.weight[self._tree]):
+        keys = self._depth, self._channel, *self._by_switch, self.weight[self._tree]
+        for edges in self._groups(*keys):
             tree, src, index = self._tree[edges], self._from[edges], self.first[self._tree[edges]]
-            from_root = self._depth[edges[0]] == 1
+            from_root, channel = self._depth[edges[0]] == 1, int(self._channel[edges[0]])
             of = source if from_root else "out"
             begin = index - src * self.chunks if of == "in" else index
-            c = p.chunk(src, of, begin, int(self.weight[tree[0]]))
-            c.copy(self._rank[edges], "out", index, channel=int(self._channel[edges[0]]))
+            count = int(self.weight[tree[0]])
+            if self._switched[edges[0]]:
+                one = p.chunk(int(src[0]), of, int(begin[0]), count)
+                one.multicast(self._rank[edges], "out", int(index[0]), channel=channel)
+            else:
+                c = p.chunk(src, of, begin, count)
+                c.copy(self._rank[edges], "out", index, channel=channel)
 
     def reduce_up(
         self,
@@ -160,6 +182,11 @@ class _Trees:
         trees = np.arange(len(self.parent))
         inner = np.zeros(self.parent.shape, bool)
         inner[self._tree, self._from] = True
+        # A switch reads one place of all ranks.
+        tree, rank, above = (of[self._switched] for of in (self._tree, self._rank, self._from))
+        summed = np.zeros_like(inner)
+        np.logical_or.at(summed, (tree, above), inner[tree, rank])
+        inner[tree, rank] |= summed[tree, above]
         place = np.repeat(self.first[:, None], self.ranks, axis=1)
         if buffer == "scratch":
             used = inner * self.weight[:, None]
@@ -180,15 +207,20 @@ class _Trees:
             begin_sums(np.nonzero(inner), buffer)
             begin_sums((trees, self.root), root_buffer or buffer)
         leaf = ~inner[self._tree, self._rank]
-        keys = -self._depth, self._channel, self._sibling, leaf, self.weight[self._tree]
+        turn = np.where(self._switched, 0, self._sibling)
+        keys = -self._depth, self._channel, *self._by_switch, turn, leaf, self.weight[self._tree]
         for edges in self._groups(*keys):
             tree, rank, to = self._tree[edges], self._rank[edges], self._from[edges]
             count, to_root = int(self.weight[tree[0]]), self._depth[edges[0]] == 1
             of, index = ("in", self.first[tree]) if leaf[edges[0]] else (buffer, place[tree, rank])
             target = (root_buffer or buffer) if to_root else buffer
-            sums = p.chunk(to, target, place[tree, to], count)
             channel = channels_from + int(self._channel[edges[0]])
-            sums.reduce(p.chunk(rank, of, index, count), channel=channel)
+            if self._switched[edges[0]]:
+                own = p.chunk(int(to[0]), target, int(place[tree[0], to[0]]), count)
+                own.load_reduce(p.chunk(rank, of, int(index[0]), count), channel=channel)
+            else:
+                sums = p.chunk(to, target, place[tree, to], count)
+                sums.reduce(p.chunk(rank, of, index, count), channel=channel)
 
     @cached_property
     def _depth(self) -> LongArray:
@@ -220,6 +252,13 @@ class _Trees:
         return found
 
     @property
+    def _by_switch(self) -> tuple[LongArray, ...]:
+        """int64 (edges,) each: keys of what switches pass at once, after all other edges, so that
+        a head's sums wait for no data that comes later."""
+        own = np.where(self._switched, 1 + self._tree, 0)
+        return own, np.where(self._switched, self._from, 0)
+
+    @property
     def channels(self) -> int:
         """The number of channels."""
         return int(self._channel.max()) + 1
@@ -228,8 +267,11 @@ class _Trees:
     def _channel(self) -> LongArray:
         """int64 (edges,): the channel of each edge's tree, the first in which no tree before it has
         one of its edges: trees that share none also share no block. If there are no more channels,
-        the one in which they have the fewest."""
+        the one in which they have the fewest. With switches a channel for each: the trees of two
+        heads use opposite connections between them."""
         channel = np.zeros(len(self.parent), np.int64)
+        if self._switched.any():
+            return (self._tree % self.most_channels).astype(np.int64)
         taken = list[Counter[tuple[int, int]]]()
         for tree, parents in enumerate(self.parent.tolist()):
             edges = [(src, rank) for rank, src in enumerate(parents) if src != NONE]
@@ -246,6 +288,18 @@ class _Trees:
         number = np.unique(np.stack(keys), axis=1, return_inverse=True)[1].ravel()
         for one in range(number.max() + 1):
             yield np.flatnonzero(number == one)
+
+
+def _switches(name: str, ranks: int, switches: Sequence[int] | None) -> LongArray:
+    """int64 (ranks,): the number of each rank's switch, by default of its own. Errors: L138."""
+    found = np.arange(ranks) if switches is None else np.array(switches)
+    if found.shape != (ranks,) or found.dtype.kind != "i":
+        raise L138.error(
+            at=Place(detail=name),
+            expected=f"switches of {ranks} ranks, numbers",
+            found=repr(switches)[:100],
+        )
+    return found.astype(np.int64)
 
 
 def _rows(name: str, ranks: int, trees: Trees, equal: bool) -> LongArray:

@@ -87,7 +87,8 @@ def replan_command(
         left = left.degraded(part, share)
     with phases("packing, compiling and simulating"):
         if not is_compiled(selection):  # with the options of the new plan, which are compared
-            plan = choose(lift(plan), size, whole, **compared(plan.collective.name)).at(size).plan
+            options = compared(plan.collective.name, switched=len(plan.grouped) > 0)
+            plan = choose(lift(plan), size, whole, **options).at(size).plan
         name, in_place = plan.collective.name, plan.collective.in_place
         *_, found = fastest(name, left, size, in_place=in_place)
     new = found.plan

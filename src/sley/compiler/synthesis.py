@@ -25,8 +25,9 @@ from sley.topologies import (
     pack_forest,
     topology_of,
 )
-from sley.topologies.forests import MOST_RANKS, WITHIN, forest_on
+from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
+from sley.topologies.routes import MOST_DIRECT
 
 _ROUTED = "alltoall"
 """The collective that takes routes."""
@@ -45,6 +46,17 @@ COMPARED: Mapping[str, Any] = {
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""
+
+_OF_MANY = {"instances": 1}
+"""The same of more than MOST_DIRECT ranks: such programs have many blocks already."""
+
+_OF_SWITCHES = {
+    "schedule": "msccl",
+    "protocol": ["Simple", "Direct"],
+    "instances": [1, 2, 4, 8, 16],
+}
+"""The options of programs with switches: other schedules and protocols have none. With Direct they
+read and write the ranks' own buffers, which spares copies into slots."""
 
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared, of each height."""
@@ -89,9 +101,11 @@ class Synthesis(Value):
         chunks: int | None = None,
         within: float = WITHIN,
         height: int | None = None,
+        switches: bool = True,
     ) -> Synthesis:
         """The trees or routes for a topology: trees of `pack_forest`, or with a height of
-        `match_forest`. Errors: T612."""
+        `match_forest`. switches: whether an AllReduce without given chunks or height may use those
+        that reduce and multicast, if trees then have more bandwidth. Errors: T612."""
         collective = _algorithm(collective).collective
         if collective == _ROUTED and height is None:
             return cls(collective, (find_routes(topology, chunks=chunks, within=within),))
@@ -112,10 +126,25 @@ class Synthesis(Value):
                 number = forests[0].chunks // topology.ranks if forests else chunks
                 forests.append(pack_forest(topology, up=up, chunks=number, within=within))
         made = cls(collective, tuple(forests))
-        if collective == "allreduce" and chunks is None and height is None and topology.ranks > 1:
-            others = _by_shares(topology, made.algbw_GBps, within)
-            made = max([made, *others], key=lambda one: one.algbw_GBps)
-        return made
+        open_choice = chunks is None and height is None and topology.ranks > 1
+        if collective != "allreduce" or not open_choice:
+            return made
+        pairs, ups = RankPairs.of(topology), _DIRECTIONS[collective]
+        further = list[Synthesis]()
+        if topology.ranks <= MOST_RANKS:
+            further += [cls(collective, found) for found in _by_shares(pairs, ups, within, made)]
+        further += through_switches(topology, within) if switches else []
+        return max([made, *further], key=lambda one: one.algbw_GBps)
+
+    @property
+    def topology(self) -> Topology:
+        return self.parts[0].topology
+
+    @property
+    def switched(self) -> bool:
+        """Whether switches reduce and multicast."""
+        part = self.parts[0]
+        return isinstance(part, Forest) and part.switched
 
     @property
     def chunks(self) -> int:
@@ -128,28 +157,29 @@ class Synthesis(Value):
         return sum(part.height for part in self.parts)
 
     @property
-    def loads(self) -> LongArray:
-        """int64 (links,): the chunks that each link of the topology carries."""
-        loads: LongArray = np.stack([part.loads for part in self.parts]).sum(axis=0)
+    def loads(self) -> FloatArray:
+        """float64 (links,): the chunks that each link of the topology carries."""
+        loads: FloatArray = np.stack([part.loads for part in self.parts]).sum(axis=0, dtype=float)
         return loads
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
         """The size of a call over the time of the busiest link; infinite for one rank."""
-        return self.parts[0].topology.algbw_GBps(self.loads, self.chunks)
+        return self.topology.algbw_GBps(self.loads, self.chunks)
 
     @property
-    def arguments(self) -> dict[str, list[list[int]]]:
+    def arguments(self) -> dict[str, list[Any]]:
         """The arguments of the collective's algorithm: routes; or trees, and up_trees if an
-        AllReduce has others for its sums."""
+        AllReduce has others for its sums, and the ranks' switches if these reduce and multicast."""
         up, down = (self.parts[side].rows.tolist() for side in (0, -1))
         if self.collective == _ROUTED:
             return {"routes": down}
-        return {"trees": down} | ({} if up == down else {"up_trees": up})
+        trees = {"trees": down} | ({} if up == down else {"up_trees": up})
+        return trees | ({"switches": self.topology.node.tolist()} if self.switched else {})
 
     def program(self, *, in_place: bool = False, channels: int | None = None) -> Program:
         """The program for all ranks. channels: the most of trees."""
-        ranks = self.parts[0].topology.ranks
+        ranks = self.topology.ranks
         arguments = {"ranks": ranks, **self.arguments}
         arguments |= {} if channels is None else {"channels": channels}
         return _algorithm(self.collective).function(**arguments, in_place=in_place)
@@ -159,7 +189,9 @@ class Synthesis(Value):
         connections, with few channels."""
         if self.collective == _ROUTED:
             return [self.program(in_place=in_place)]
-        if self.parts[0].topology.ranks <= MOST_RANKS:
+        if self.switched:  # a block announces data to many
+            return [self.program(in_place=in_place)]
+        if self.topology.ranks <= MOST_RANKS:
             made = self.program(in_place=in_place)
             t = made.transfers
             ends = np.stack([t.src, t.dst, t.channel])[:, t.src != t.dst]
@@ -177,6 +209,7 @@ def synthesize(
     chunks: int | None = None,
     within: float = WITHIN,
     height: int | None = None,
+    switches: bool = True,
     in_place: bool = False,
 ) -> Program:
     """A program for all ranks of a topology, along trees (ForestColl, arXiv 2402.06787) or routes,
@@ -185,10 +218,17 @@ def synthesize(
     collective: allgather, reducescatter, allreduce or alltoall. topology: a topology, or its name.
     chunks, within: as for `sley.topologies.pack_forest` and `find_routes`. height: of trees for
     small sizes, the most sends between a root and a rank, as for `sley.topologies.match_forest`.
-    Errors: T604, T612.
+    switches: whether an AllReduce without given chunks or height may use the topology's switches,
+    if they reduce and multicast. Errors: T604, T612.
     """
-    cluster = topology_of(topology)
-    made = Synthesis.of(collective, cluster, chunks=chunks, within=within, height=height)
+    made = Synthesis.of(
+        collective,
+        topology_of(topology),
+        chunks=chunks,
+        within=within,
+        height=height,
+        switches=switches,
+    )
     return made.program(in_place=in_place)
 
 
@@ -223,17 +263,32 @@ def fastest(
 
     chunks: only the trees of `pack_forest`, or routes, with so many. Errors: T612.
     """
-    numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
-    made = [Synthesis.of(collective, topology, chunks=n, within=within) for n in numbers]
+    many = topology.ranks > MOST_DIRECT and _algorithm(collective).collective == _ROUTED
+    numbers = (None, *_FEW_CHUNKS) if chunks is None and not many else (chunks,)
+    made = [
+        Synthesis.of(collective, topology, chunks=n, within=within, switches=False) for n in numbers
+    ]
     collective = made[0].collective
     if chunks is None:
         made = _front([*low_trees(collective, topology), made[0], *_distinct(made[1:])])
+        if collective == "allreduce":
+            made += through_switches(topology, within)[-1:]
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
-    programs = [(one, p) for one in near for p in one.compared_programs(in_place=in_place)]
-    options = {**compared(collective), **overrides}
-    choice = choose([program for _, program in programs], size, topology, **options).at(size)
-    return made, next(one for one, p in programs if p is choice.program), choice
+    found = list[tuple[Synthesis, Choice]]()
+    # Programs with switches have other options.
+    for switched in {one.switched: None for one in near}:
+        programs = {
+            id(p): (one, p)
+            for one in near
+            if one.switched is switched
+            for p in one.compared_programs(in_place=in_place)
+        }
+        options = {**compared(collective, switched=switched), **(_OF_MANY if many else {})}
+        options |= overrides
+        choice = choose([p for _, p in programs.values()], size, topology, **options).at(size)
+        found.append((programs[id(choice.program)][0], choice))
+    return made, *min(found, key=lambda one: one[1].end.time_us)
 
 
 def _distinct(made: list[Synthesis]) -> list[Synthesis]:
@@ -259,9 +314,11 @@ def _front(made: list[Synthesis]) -> list[Synthesis]:
     return kept
 
 
-def compared(collective: str) -> Mapping[str, Any]:
-    """The options with which plans of a collective are compared."""
-    return {**COMPARED, **(_OF_ROUTES if collective == _ROUTED else {})}
+def compared(collective: str, *, switched: bool = False) -> Mapping[str, Any]:
+    """The options with which plans of a collective are compared. switched: whether switches reduce
+    and multicast."""
+    own = _OF_ROUTES if collective == _ROUTED else _OF_SWITCHES if switched else {}
+    return {**COMPARED, **own}
 
 
 def tree_directions(collective: str) -> tuple[bool, ...]:
@@ -286,22 +343,49 @@ def _algorithm(collective: str) -> Algorithm:
     )
 
 
-def _by_shares(topology: Topology, equal_GBps: float, within: float) -> list[Synthesis]:  # noqa: N803 - a unit
-    """AllReduces whose roots have other shares of the data than equal ones, if these may be faster
-    by more than `within`, up to the first that comes as close to the best shares: a rank that few
-    links join had better be no root, since it would receive its share twice.
+def through_switches(topology: Topology, within: float = WITHIN) -> list[Synthesis]:
+    """AllReduces in which switches reduce and multicast within nodes, by ascending bandwidth; none
+    without such switches, or for too many ranks."""
+    forests = _switched(topology, within)
+    return [Synthesis("allreduce", (replace(down, up=True), down)) for down in forests]
+
+
+def _switched(topology: Topology, within: float) -> list[Forest]:
+    """The trees of the results."""
+    if not topology.has_switches:
+        return []
+    across = across_nodes(topology, lambda node: _switched(node, within)[-1])
+    if across is not None or topology.ranks > MOST_RANKS:
+        return [] if across is None else [across]
+    pairs = RankPairs.through_switches(topology)
+    return [forest for (forest,) in _by_shares(pairs, (False,), within)]
+
+
+def _by_shares(
+    pairs: RankPairs, ups: tuple[bool, ...], within: float, equal: Synthesis | None = None
+) -> list[tuple[Forest, ...]]:
+    """Trees of AllReduces, for each direction, whose roots have other shares of the data than equal
+    ones, if these may be faster by more than `within`, up to the first that comes as close to the
+    best shares: a rank that few links join had better be no root, since it would receive its share
+    twice. Each has more bandwidth than those before it.
+
+    equal: trees of equal shares, if there are any.
     """
-    pairs, ups = RankPairs.of(topology), _DIRECTIONS["allreduce"]
-    best, made = tree_rates(pairs, ups, None), list[Synthesis]()
+    best, made = tree_rates(pairs, ups, None), list[tuple[Forest, ...]]()
+    most_GBps = 0.0 if equal is None else equal.algbw_GBps  # noqa: N806 - a unit
     for number in _SHARES:
-        fastest_GBps = max([equal_GBps, *(one.algbw_GBps for one in made)])  # noqa: N806 - a unit
-        if best.algbw_GBps * (1 - within) <= fastest_GBps:
+        if best.algbw_GBps * (1 - within) <= most_GBps:
             break
-        chunks = _apportioned(best.root, number * topology.ranks)
+        chunks = _apportioned(best.root, number * len(best.root))
         rates = tree_rates(pairs, ups, chunks)
         forests = [forest_on(rates, chunks, direction) for direction in range(len(ups))]
         found = tuple(one for one in forests if one is not None)
-        made += [Synthesis("allreduce", found)] if len(found) == len(ups) else []
+        if len(found) == len(ups):
+            up = replace(found[0], up=True)
+            reached = Synthesis("allreduce", (up, found[-1])).algbw_GBps
+            if reached > most_GBps:
+                most_GBps = reached  # noqa: N806 - a unit
+                made.append(found)
     return made
 
 

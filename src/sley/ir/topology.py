@@ -199,9 +199,31 @@ class Topology(Value):
         crossing = np.repeat(carried, np.diff(paths.offset))
         return np.bincount(paths.target, crossing, len(self.links)).astype(np.int64)
 
-    def algbw_GBps(self, loads: LongArray, size: int) -> float:  # noqa: N802 - a unit
+    @property
+    def has_switches(self) -> bool:
+        """Whether its switches reduce and multicast for all ranks of each node, more than two."""
+        if not self.in_network or np.bincount(self.node).min() < 3:
+            return False
+        inside = (self.node[:, None] == self.node) & ~np.eye(self.ranks, dtype=bool)
+        return bool(self.linked[inside].all())
+
+    def switch_links(self, rank: int, *, up: bool, members: ArrayLike | None = None) -> list[int]:
+        """The links that carry a message once when a switch combines the members' messages for a
+        rank, or copies the rank's to them. The switch reads and writes the rank's own chunks too.
+
+        up: whether it combines messages. members: by default the others of the rank's node.
+        """
+        if members is None:
+            members = np.setdiff1d(np.flatnonzero(self.node == self.node[rank]), [rank])
+        own = np.full(np.shape(members), rank)
+        away, back = self.paths(own, members), self.paths(members, own)
+        if up:
+            return sorted({*back.target.tolist(), int(away.target[0])})
+        return sorted({*away.target.tolist(), int(back.target[-1])})
+
+    def algbw_GBps(self, loads: LongArray | FloatArray, size: int) -> float:  # noqa: N802 - a unit
         """The algorithm bandwidth of a size that loads links so much, if only the busiest one takes
-        time; infinite without loads. loads: int64 (links,), in units of the size."""
+        time; infinite without loads. loads: (links,), in units of the size."""
         busiest = float((loads / self.links.GBps).max(initial=0))
         return size / busiest if busiest else float("inf")
 

@@ -15,6 +15,7 @@ bandwidth where the paths of several pairs share links behind several switches.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from sley.errors.topology import T612
 from sley.ir.graph import depths, flow_values
-from sley.ir.tables import NONE, IntArray, LongArray, Value, frozen_array, inverse
+from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, Value, frozen_array, inverse
 from sley.ir.topology import Topology
 from sley.ir.words import is_integer, is_real
 from sley.topologies.groups import Group
@@ -65,12 +66,14 @@ class Forest(Value):
     topology: where they are. weight: int64 (trees,), the chunks that each tree carries.
     parent: int32 (trees, ranks), the rank that sends to each; NONE for the tree's root.
     up: whether data comes up the trees, as in a ReduceScatter, not down, as in an AllGather.
+    switched: whether switches reduce and multicast what a rank and the others of its node pass.
     """
 
     topology: Topology
     weight: LongArray
     parent: IntArray
     up: bool = False
+    switched: bool = False
 
     @property
     def chunks(self) -> int:
@@ -94,12 +97,20 @@ class Forest(Value):
         return int(self.depth.max())
 
     @cached_property
-    def loads(self) -> LongArray:
-        """int64 (links,): the chunks that each link of the topology carries."""
+    def loads(self) -> FloatArray:
+        """float64 (links,): the chunks that each link of the topology carries, in units of its rate
+        for single messages."""
         tree, rank = np.nonzero(self.parent != NONE)
-        above = self.parent[tree, rank]
+        above, node = self.parent[tree, rank], self.topology.node
+        far = np.full(len(rank), not self.switched) | (node[above] != node[rank])
         src, dst = (rank, above) if self.up else (above, rank)
-        return frozen_array(self.topology.loads(src, dst, self.weight[tree]), np.int64)
+        loads = self.topology.loads(src[far], dst[far], self.weight[tree[far]]).astype(np.float64)
+        heads = np.unique(np.stack([tree, above])[:, ~far], axis=1)
+        passed = np.bincount(heads[1], self.weight[heads[0]], self.topology.ranks)
+        for head in np.flatnonzero(passed).tolist():
+            used = self.topology.switch_links(head, up=self.up)
+            loads[used] += passed[head] / self.topology.model.switch_efficiency
+        return frozen_array(loads, np.float64)
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
@@ -127,10 +138,12 @@ def pack_forest(
     most bandwidth along the paths of transfers, or of several numbers up to 32 the one with the
     most bandwidth. Errors: T612.
     """
-    node = _equal_node(topology) if topology.ranks > MOST_RANKS else None
-    if node is not None:
+    across = across_nodes(
+        topology, lambda node: pack_forest(node, up=up, chunks=chunks, within=within)
+    )
+    if across is not None:
         check_request(topology, chunks, within, MOST_ACROSS)
-        return _across_nodes(topology, pack_forest(node, up=up, chunks=chunks, within=within))
+        return across
     check_request(topology, chunks, within, MOST_RANKS, ", more on nodes that are equal")
     if topology.ranks == 1:
         return Forest(topology, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
@@ -183,12 +196,17 @@ def _equal_node(topology: Topology) -> Topology | None:
     return first if joined and all(one.links == first.links for one in others) else None
 
 
-def _across_nodes(topology: Topology, inner: Forest) -> Forest:
-    """Trees for more nodes than are packed together: each is a chain over the same places of all
-    nodes, from each of which goes a tree on its node. So the cards carry no more than they have to.
+def across_nodes(topology: Topology, make: Callable[[Topology], Forest]) -> Forest | None:
+    """Trees for more ranks than are packed together, on equal nodes; None for fewer ranks, or other
+    nodes. Each tree is a chain over the same places of all nodes, from each of which goes a tree on
+    its node. So the cards carry no more than they have to.
 
-    inner: the trees of each node.
+    make: makes the trees of a node.
     """
+    equal = _equal_node(topology) if topology.ranks > MOST_RANKS else None
+    if equal is None:
+        return None
+    inner = make(equal)
     nodes = topology.nodes
     places = np.argsort(topology.node, kind="stable").reshape(nodes, -1)
     tree, root = np.nonzero(inner.parent == NONE)
@@ -200,7 +218,8 @@ def _across_nodes(topology: Topology, inner: Forest) -> Forest:
         parent[rows[:, tree, 0], places[node, root]] = places[node - 1, root]
         parent[trees * node + tree, places[node, root]] = NONE
     weight = frozen_array(np.tile(inner.weight, nodes), np.int64)
-    return Forest(topology, weight, frozen_array(parent, np.int32), inner.up)
+    parents = frozen_array(parent, np.int32)
+    return Forest(topology, weight, parents, inner.up, inner.switched)
 
 
 def forest_on(
@@ -213,55 +232,115 @@ def forest_on(
     """
     unit = chunks.sum() / rates.algbw_GBps
     low, high, step = 1.0, 1.0, min(1.05, longest)
-    while not _suffices(room := _whole_room(rates, direction, high * unit), chunks):
+    while (room := _sufficient_room(rates, direction, high * unit, chunks)) is None:
         if high >= longest:
             return None
         low, high, step = high, min(high * step, longest), step * step
     for _ in range(_HALVINGS if low < high else 0):
         middle = (low + high) / 2
-        less = _whole_room(rates, direction, middle * unit)
-        if _suffices(less, chunks):
-            high, room = middle, less
-        else:
-            low = middle
-    found = _pack(chunks, room)
+        less = _sufficient_room(rates, direction, middle * unit, chunks)
+        low, high, room = (middle, high, room) if less is None else (low, middle, less)
+    pairs = rates.pairs
+    found = _pack(*_of_vertices(pairs, chunks, room))
     if found is None:
         return None
+    if pairs.are_switched:
+        found = _through_switches(pairs, chunks, room, *found)
     weight, parent = (frozen_array(*one) for one in zip(found, (np.int64, np.int32), strict=True))
-    return Forest(rates.pairs.topology, weight, parent, rates.ups[direction])
+    return Forest(pairs.topology, weight, parent, rates.ups[direction], pairs.are_switched)
 
 
-def _whole_room(rates: TreeRates, direction: int, time: float) -> LongArray:
+def _of_vertices(
+    pairs: RankPairs, chunks: LongArray, room: LongArray
+) -> tuple[LongArray, LongArray]:
+    """The chunks and the room of what trees join, from those of ranks."""
+    vertex, number = pairs.vertex, int(pairs.vertex.max()) + 1
+    each, between = np.zeros(number, np.int64), np.zeros((number, number), np.int64)
+    np.add.at(each, vertex, chunks)
+    np.add.at(between, (vertex[:, None], vertex), room)
+    np.fill_diagonal(between, 0)
+    return each, between
+
+
+def _through_switches(
+    pairs: RankPairs, chunks: LongArray, room: LongArray, weight: list[int], parent: list[list[int]]
+) -> tuple[list[int], list[list[int]]]:
+    """Weights and parents of trees of ranks, from those of trees of nodes: in each node a head is
+    the parent of the others. Trees are divided where no ranks have room for all of them."""
+    node, left, roots = pairs.vertex, room.copy(), chunks.copy()
+    weights, parents = list[int](), list[list[int]]()
+    # Equal trees, and the known heads of nodes with their parents.
+    waiting = list[tuple[int, list[int], dict[int, tuple[int, int]]]]()
+    waiting += ((*trees, {}) for trees in zip(weight[::-1], parent[::-1], strict=True))
+    # Ends: each turn adds a head; trees that are divided keep those that they have.
+    while waiting:
+        most, above, heads = waiting.pop()
+        ready = [n for n, a in enumerate(above) if n not in heads and (a == NONE or a in heads)]
+        if not ready:
+            of = [heads[n] for n in node.tolist()]
+            weights.append(most)
+            parents.append([a if rank == head else head for rank, (head, a) in enumerate(of)])
+            continue
+        to = np.flatnonzero(node == ready[0])
+        if above[ready[0]] == NONE:
+            head, source = int(to[roots[to].argmax()]), NONE
+            taken = min(most, int(roots[head]))
+            roots[head] -= taken
+        else:
+            # From the head if it has room: others pass data on a step later.
+            own = heads[above[ready[0]]][0]
+            others = np.flatnonzero(node == above[ready[0]])
+            src = np.array([own]) if left[own, to].any() else others
+            place = np.unravel_index(left[np.ix_(src, to)].argmax(), (len(src), len(to)))
+            source, head = int(src[place[0]]), int(to[place[1]])
+            taken = min(most, int(left[source, head]))
+            left[source, head] -= taken
+        if taken < most:
+            waiting.append((most - taken, above, heads))
+        waiting.append((taken, above, {**heads, ready[0]: (head, source)}))
+    return weights, parents
+
+
+def _sufficient_room(
+    rates: TreeRates, direction: int, time: float, chunks: LongArray
+) -> LongArray | None:
     """int64 (ranks, ranks): the whole chunks that may go from one rank to another in a time, as
-    trees go down, a chunk being 1 at 1 GB/s.
+    trees go down, a chunk being 1 at 1 GB/s; None if chunks can't flow to all ranks.
 
     Pairs get the whole part of their rates, then each one more, as far as the links on its path
     have room, first the pairs that lack most; then the room that is left.
     """
     pairs, ranks = rates.pairs, len(rates.root)
     exact = rates.GBps[direction] * time * (1 + _ROUNDING)
+    own = pairs.src == pairs.dst
+    exact[own] = chunks[pairs.src[own]]
     room = np.floor(exact).astype(np.int64)
-    left = np.floor(rates.links_GBps[direction] * time * (1 + _ROUNDING)).astype(np.int64)
-    left -= pairs.loads(room).astype(np.int64)
+    left = rates.links_GBps[direction] * time * (1 + _ROUNDING) - pairs.loads(room)
+    if own.any() and left.min() < 0:
+        return None
     lacks = np.round(exact - room, 6)
     turn = inverse(pairs.preferred)
-    for most, first in ((1, (turn, -lacks)), (int(left.max(initial=0)), (turn,))):
-        free = np.minimum.reduceat(left[pairs.link], pairs.offset[:-1])
+    for one, first in ((True, (turn, -lacks)), (False, (turn,))):
+        free = np.minimum.reduceat(left[pairs.link] / pairs.times, pairs.offset[:-1])
         for pair in np.lexsort(first).tolist():
-            if free[pair] > 0 and (most > 1 or lacks[pair]):
-                path = pairs.link[pairs.offset[pair] : pairs.offset[pair + 1]]
-                more = min(most, int(left[path].min()))
-                left[path] -= more
+            if free[pair] >= 1 and not own[pair] and (lacks[pair] or not one):
+                path = slice(pairs.offset[pair], pairs.offset[pair + 1])
+                links, times = pairs.link[path], pairs.times[path]
+                more = int((left[links] / times).min())
+                more = min(more, 1) if one else more
+                left[links] -= more * times
                 room[pair] += more
     found = np.zeros((ranks, ranks), np.int64)
     found[pairs.ends(rates.ups[direction])] = room
-    return found
+    return found if _suffices(*_of_vertices(pairs, chunks, found)) else None
 
 
-def _suffices(room: LongArray, chunks: LongArray) -> bool:
+def _suffices(chunks: LongArray, room: LongArray) -> bool:
     """Whether the chunks of every rank can flow to each rank. chunks: int64 (ranks,)."""
     ranks, need = len(chunks), int(chunks.sum())
     every = np.arange(ranks)
+    if ranks == 1:
+        return True
     if (room.sum(axis=0) < need - chunks).any() or (room.sum(axis=1) < chunks).any():
         return False
     src, dst = np.nonzero(room)

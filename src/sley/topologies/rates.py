@@ -6,13 +6,13 @@ and the cuts that trees have to cross: trees of rate r(v) from each rank v exist
 of ranks flows at least the rate of the roots outside it (Edmonds 1973). Maximum flows find cuts
 that a solution violates; they are added until there is none. Equal pairs have one rate, which costs
 nothing, since the mean of solutions is a solution. Several groups of ranks may have trees of their
-own, which share the links.
+own, which share the links. Where switches reduce and multicast within nodes, trees join nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -137,7 +137,7 @@ class _Program:
         self._class, of_rank, of_link = found
         self._classes = int(self._class.max()) + 1
         self._taken = np.zeros((len(ups), self._classes), bool)
-        self._taken[:, self._class] = takes[:, pairs.group[pairs.src]]
+        self._taken[:, self._class] = takes[:, pairs.group[pairs.src]] & (pairs.src != pairs.dst)
         # Cuts around a rank of each class, and limits of a link: the others have equal ones.
         self._ranks = np.unique(of_rank, return_index=True)[1]
         # The rate of each rank's trees is a share of a variable.
@@ -157,6 +157,7 @@ class _Program:
             terms = np.append(at + variable, at + roots), np.append(-1.0 * times, weight[group])
             self._program.limit([(row, *terms)], np.zeros(1))
         self._limit_links(of_link)
+        self._limit_roots()
         self._add_first_cuts()
 
     def _narrowest_GBps(self) -> float:  # noqa: N802 - a unit
@@ -171,28 +172,41 @@ class _Program:
     def _limit_links(self, of_link: LongArray) -> None:
         """Limits the rates of pairs by a link of each class. of_link: int64 (links,)."""
         pairs, rates = self._pairs, self._pairs.topology.links.GBps
-        # How many pairs of each class use each link, by class.
-        key, self._times = np.unique(
-            self._class[pairs.pair] * len(rates) + pairs.link, return_counts=True
+        # How often pairs of each class use each link, by class.
+        key, place = np.unique(
+            self._class[pairs.pair] * len(rates) + pairs.link, return_inverse=True
         )
+        self._times: FloatArray = np.bincount(place.ravel(), pairs.times).astype(np.float64)
         self._of_class, self._used = np.divmod(key, len(rates))
         self._begin = np.searchsorted(self._of_class, np.arange(self._classes + 1))
         links = np.sort(self._used[np.unique(of_link[self._used], return_index=True)[1]])
         own = np.isin(self._used, links)
-        row, times = np.searchsorted(links, self._used[own]), self._times[own].astype(np.float64)
+        row, times = np.searchsorted(links, self._used[own]), self._times[own]
         uses = [
             (row, self._of_class[own] + direction * self._classes, times)
             for direction in range(len(self._ups))
         ]
         self._program.limit(uses, np.minimum(rates[links] / self._scale, _AMPLE))
 
+    def _limit_roots(self) -> None:
+        """Makes the rate of what a root passes through its switch at least that of its trees."""
+        pairs, at = self._pairs, len(self._ups) * self._classes
+        own = np.flatnonzero(pairs.src == pairs.dst)
+        own = own[np.unique(self._class[own], return_index=True)[1]]
+        row, root = np.arange(len(own)), pairs.src[own]
+        if len(own):
+            passed = row, self._class[own], np.full(len(own), -1.0)
+            terms = [(row, at + self._root[root], self._share[root]), passed]
+            self._program.limit(terms, np.zeros(len(own)))
+
     def _add_first_cuts(self) -> None:
         """Adds the cuts around a rank of each class, and around its node."""
-        pairs, every = self._pairs, np.arange(len(self._pairs.group))
+        pairs = self._pairs
         for direction, takes in enumerate(self._takes):
             for rank in self._ranks[takes[pairs.group[self._ranks]]].tolist():
                 own = pairs.group == pairs.group[rank]
-                for inside in (every == rank, own & (pairs.node == pairs.node[rank])):
+                ends, node = pairs.vertex == pairs.vertex[rank], pairs.node == pairs.node[rank]
+                for inside in (ends, own & node):
                     for cut in (inside, own & ~inside):
                         if 0 < cut.sum() < own.sum():
                             self._add(cut, direction)
@@ -258,15 +272,15 @@ class _Program:
             unit = _WHOLE / rates.root[members].sum()
             supply = np.floor(rates.root[members] * unit).astype(np.int64)
             used = np.floor(np.minimum(rates.GBps[direction] * unit, _WHOLE)).astype(np.int64)
-            used[pairs.group[pairs.src] != group] = 0
-            src, dst = pairs.ends(self._ups[direction])
+            used[(pairs.group[pairs.src] != group) | (pairs.src == pairs.dst)] = 0
+            src, dst = (pairs.vertex[of] for of in pairs.ends(self._ups[direction]))
             src = np.concatenate([src[used > 0], np.full(len(members), ranks)])
-            dst = np.concatenate([dst[used > 0], members])
+            dst = np.concatenate([dst[used > 0], pairs.vertex[members]])
             room = np.concatenate([used[used > 0], supply])
-            for rank in self._ranks[of == group].tolist():
-                value, reached = maximum_flow(ranks + 1, src, dst, room, (ranks, rank))
+            for sink in np.unique(pairs.vertex[self._ranks[of == group]]).tolist():
+                value, reached = maximum_flow(ranks + 1, src, dst, room, (ranks, sink))
                 if value < supply.sum() - _CLOSE * _WHOLE:
-                    self._add(reached[:ranks], direction)
+                    self._add(reached[pairs.vertex], direction)
                     violated = True
         return violated
 
@@ -277,7 +291,8 @@ class RankPairs:
 
     group, node: int64 (members,), of each rank of each group; by default all ranks are one group.
     src, dst: int64 (pairs,), members. pair, link: int64, for each link on a path, the pair and the
-    link.
+    link. times: float64, how often the pair's data uses it, in units of its rate.
+    vertex: int64 (members,), what trees join: numbers of members, or of nodes with switches.
     """
 
     topology: Topology
@@ -287,6 +302,8 @@ class RankPairs:
     dst: LongArray
     pair: LongArray
     link: LongArray
+    times: FloatArray
+    vertex: LongArray
 
     @classmethod
     def of(cls, topology: Topology) -> RankPairs:
@@ -297,8 +314,43 @@ class RankPairs:
         paths = topology.paths(src, dst)
         pair = np.repeat(np.arange(len(src)), np.diff(paths.offset))
         members = np.zeros(topology.ranks), topology.node
-        columns = (*members, src, dst, pair, paths.target)
-        return cls(topology, *(frozen_array(one, np.int64) for one in columns))
+        columns = (*members, src, dst, pair, paths.target, 1 + 0 * pair, np.arange(topology.ranks))
+        return cls._of(topology, columns)
+
+    @classmethod
+    def _of(cls, topology: Topology, columns: Sequence[np.ndarray]) -> RankPairs:
+        kinds = [np.float64 if f.name == "times" else np.int64 for f in fields(cls)[1:]]
+        return cls(topology, *map(frozen_array, columns, kinds))
+
+    @classmethod
+    def through_switches(cls, topology: Topology) -> RankPairs:
+        """The pairs of an AllReduce in which trees join nodes. Data goes down from a rank to a head
+        in another node, which multicasts it by its switch; the sum that the head reads there goes
+        up the same way. A root is a head, as a pair of its own."""
+        ranks = np.arange(topology.ranks)
+        src, dst = np.indices((topology.ranks, topology.ranks), np.int32).reshape(2, -1)
+        apart = topology.node[src] != topology.node[dst]
+        apart &= topology.are_linked(src, dst) & topology.are_linked(dst, src)
+        src, dst = (np.concatenate([of[apart], ranks]) for of in (src, dst))
+        far = src != dst
+        ways = [topology.paths(*ends) for ends in ((src[far], dst[far]), (dst[far], src[far]))]
+        rows = [np.concatenate([way.source for way in ways])]
+        links = [np.concatenate([way.target for way in ways])]
+        for head in ranks.tolist():
+            passed = [*topology.switch_links(head, up=False), *topology.switch_links(head, up=True)]
+            into = np.flatnonzero(dst == head)
+            rows.append(np.repeat(into, len(passed)))
+            links.append(np.tile(passed, len(into)))
+        times = np.full(sum(map(len, rows)), 1 / topology.model.switch_efficiency)
+        times[: len(rows[0])] = 1.0
+        every = len(topology.links)
+        key, place = np.unique(
+            np.concatenate(rows) * every + np.concatenate(links), return_inverse=True
+        )
+        pair, link = np.divmod(key, every)
+        times = np.bincount(place.ravel(), times)
+        node = topology.node
+        return cls._of(topology, (0 * ranks, node, src, dst, pair, link, times, node))
 
     @classmethod
     def of_groups(cls, topology: Topology, groups: Sequence[Group]) -> RankPairs:
@@ -315,11 +367,17 @@ class RankPairs:
                 part.dst + member,
                 part.pair + pair,
                 group.links[part.link],
+                part.times,
+                part.vertex + member,
             )
             for number, (part, group, member, pair) in enumerate(rows)
         ]
-        joined = (np.concatenate(of) for of in zip(*columns, strict=True))
-        return cls(topology, *(frozen_array(one, np.int64) for one in joined))
+        return cls._of(topology, [np.concatenate(of) for of in zip(*columns, strict=True)])
+
+    @property
+    def are_switched(self) -> bool:
+        """Whether trees join nodes."""
+        return bool((self.src == self.dst).any())
 
     @property
     def groups(self) -> int:
@@ -328,8 +386,8 @@ class RankPairs:
 
     def loads(self, carried: FloatArray | LongArray) -> FloatArray:
         """float64 (links,): the sum over the pairs that use each link. carried: (pairs,)."""
-        found = np.bincount(self.link, carried[self.pair], len(self.topology.links))
-        return found.astype(np.float64)
+        carried = carried[self.pair] * self.times
+        return np.bincount(self.link, carried, len(self.topology.links)).astype(np.float64)
 
     @cached_property
     def offset(self) -> LongArray:
@@ -366,32 +424,38 @@ class RankPairs:
         return np.lexsort((places, nodes, places != 0, nodes == 0))
 
     def classes(self, *marks: np.ndarray) -> tuple[LongArray, LongArray, LongArray]:
-        """int64 (pairs,), (members,) and (links,): numbers from 0, which differ where pairs, ranks
-        or links do, by the links of a path, their other pairs, and so on (the two-dimensional
-        algorithm of Weisfeiler and Leman). marks: (members,), properties of each rank."""
+        """int64 (pairs,), (members,) and (links,): the `colors` of pairs, ranks and links, numbered
+        from 0. marks: (members,), properties of each rank."""
+        color, of_link = self.colors(*marks)
+        return _numbers(color[self.src, self.dst]), _numbers(np.diag(color)), of_link
+
+    def colors(self, *marks: np.ndarray) -> tuple[LongArray, LongArray]:
+        """int64 (members, members), of each two ranks, linked or not, and int64 (links,): numbers
+        from 0, which differ where pairs, ranks or links do, by the links of a path, their other
+        pairs, and so on (the two-dimensional algorithm of Weisfeiler and Leman). marks: (members,),
+        properties of each rank."""
         ranks, links = len(self.group), self.topology.links
         # Hashes: equal sums of them are equal sets, almost surely.
         chance = np.random.default_rng(0)
         one = np.arange(ranks)
         color = np.zeros((ranks, ranks), np.int64)
         color[self.src, self.dst] = 1 + self.crosses
-        color[one, one] = 3 + _numbers(*marks)
+        color[one, one] = 3 + _numbers(np.zeros(ranks), *marks)
         color, of_link = _numbers(color).reshape(ranks, ranks), _numbers(links.GBps, links.kind)
-        before = 0
+        before, often = 0, 1 + _numbers(self.times)
         while (number := int(color.max() + of_link.max())) > before:
             before = number
             hashes = chance.integers(1 << 62, size=(3, number + 1), dtype=np.int64)
             along = np.zeros((ranks, ranks), np.int64)
-            np.add.at(
-                along, (self.src[self.pair], self.dst[self.pair]), hashes[0][of_link[self.link]]
-            )
+            ends, used = (self.src[self.pair], self.dst[self.pair]), hashes[0][of_link[self.link]]
+            np.add.at(along, ends, used * often)
             around = hashes[1][color] @ hashes[2][color]
             color = _numbers(color, color.T, along, around).reshape(ranks, ranks)
             hashes = chance.integers(1 << 62, size=int(color.max()) + 1, dtype=np.int64)
             through = np.zeros(len(links), np.int64)
-            np.add.at(through, self.link, hashes[color[self.src, self.dst]][self.pair])
+            np.add.at(through, self.link, hashes[color[self.src, self.dst]][self.pair] * often)
             of_link = _numbers(of_link, through)
-        return _numbers(color[self.src, self.dst]), _numbers(color[one, one]), of_link
+        return color, of_link
 
 
 def _numbers(*columns: np.ndarray) -> LongArray:

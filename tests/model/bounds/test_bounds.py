@@ -273,9 +273,17 @@ def test_a_collective_of_one_rank_takes_only_the_launch() -> None:
 
 
 def test_switches_that_reduce_halve_the_data_of_allreduce_only() -> None:
+    """But a switch reads and writes the data of the rank that it serves, too."""
     plain = Topology.cluster(1, 8)
     nvls = Topology("nvls", plain.vertices, plain.links, plain.model, in_network=True)
-    assert Bounds.of(AllReduce(8), nvls).algbw_GBps == pytest.approx(230)
+    efficiency = plain.model.switch_efficiency
+    assert Bounds.of(AllReduce(8), nvls).algbw_GBps == pytest.approx(230 * efficiency * 8 / 9)
+    assert Bounds.of(AllReduce(8), nvls, nominal=True).algbw_GBps == pytest.approx(300 * 8 / 9)
+    pair = replace(Topology.cluster(1, 2), in_network=True)
+    assert Bounds.of(AllReduce(2), pair).algbw_GBps == pytest.approx(230)
+    # Between nodes no switch reduces: 3 messages a chunk and direction over 4 nodes' cards.
+    nodes = replace(Topology.cluster(4, 8, 2), in_network=True)
+    assert Bounds.of(AllReduce(32), nodes).algbw_GBps == pytest.approx(2 * 24 / 1.5)
     assert Bounds.of(AllReduce(8), plain).algbw_GBps == pytest.approx(230 * 8 / 14)
     for collective in (AllGather(8), AllToAll(8), Broadcast(8)):
         same = [Bounds.of(collective, t).algbw_GBps for t in (plain, nvls)]

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sley.compiler.passes.fuse import with_messages
 from sley.errors.compiler import C302
 from sley.ir.dag import Blocks, InstructionDag, Order
+from sley.ir.graph import levels
 from sley.ir.program import Transfers
-from sley.ir.tables import NONE, LongArray, distinct, inverse, numbering
+from sley.ir.tables import NONE, IntArray, LongArray, distinct, inverse, numbering
 from sley.ir.words import TransferKind
 
 _NO_HAND = np.iinfo(np.int32).max
@@ -32,7 +34,8 @@ def blocks_of_instances(dag: InstructionDag, order: Order) -> Blocks:
 def assign_blocks(dag: InstructionDag, order: Order) -> Blocks:
     """Assigns a block to each end of a connection. The ends of one instruction share one, and so do
     ends with the same requested block. Ends of a rank that only send into groups share one, and
-    those that only receive from groups, in each lane (NCCL's scatter and gather). A local operation
+    those that only receive from groups, in each lane and as far from the program's begin (NCCL's
+    scatter and gather). A local operation
     gets the block of its rank whose latest instruction is the earliest.
 
     Requested blocks come first, by number; the others are numbered by their first instruction.
@@ -87,18 +90,21 @@ class _Ends:
         fused = np.flatnonzero(order.fused & dag.remote[order.receive])
         tied = np.stack([receive_end[order.receive[fused]], send_end[order.send[fused]]])
         if (t.group != NONE).any():
-            tied = np.concatenate([tied, _group_ties(t, receive_end, send_end, tied)], axis=1)
+            depth = levels(2 * len(t), *with_messages(dag.chunks))
+            ties = _group_ties(t, receive_end, send_end, tied, depth)
+            tied = np.concatenate([tied, ties], axis=1)
         pairs = distinct(tied[0] * len(keys) + tied[1])  # ten times as fast as to sort columns
         return cls(columns, receive_end, send_end, np.stack(np.divmod(pairs, len(keys))))
 
 
 def _group_ties(
-    t: Transfers, receive_end: LongArray, send_end: LongArray, tied: LongArray
+    t: Transfers, receive_end: LongArray, send_end: LongArray, tied: LongArray, depth: IntArray
 ) -> LongArray:
     """(2, pairs), ends that share a block because of groups: those of a group's instruction, and
-    those of the members' instructions on a rank that do nothing else.
+    those of the members' instructions on a rank that do nothing else, as far from the program's
+    begin: what comes later would delay the next tile of what comes earlier.
 
-    tied: ends of fused instructions.
+    tied: ends of fused instructions. depth: int32 (2 * transfers,), of the transfers' halves.
     """
     member, reduces = t.group != NONE, t.kind == TransferKind.REDUCE
     shared = np.concatenate([receive_end[member & reduces], send_end[member & ~reduces]])
@@ -107,13 +113,13 @@ def _group_ties(
     )
     other = np.concatenate([receive_end[~member], send_end[~member], shared, tied.ravel()])
     parts = [np.stack([with_leader, shared])]
-    for rows, end, rank in (
-        (member & reduces, send_end, t.src),
-        (member & ~reduces, receive_end, t.dst),
+    for rows, end, rank, far in (
+        (member & reduces, send_end, t.src, depth[::2]),
+        (member & ~reduces, receive_end, t.dst, depth[1::2]),
     ):
         alone = np.flatnonzero(rows & ~np.isin(end, other))
-        key = rank[alone].astype(np.int64) * t.lanes + t.lane[alone]
-        _, first, of = np.unique(key, return_index=True, return_inverse=True)
+        key = np.stack([rank[alone], t.lane[alone], far[alone]])
+        _, first, of = np.unique(key, axis=1, return_index=True, return_inverse=True)
         parts.append(np.stack([end[alone[first[of.ravel()]]], end[alone]]))
     return np.concatenate(parts, axis=1)
 

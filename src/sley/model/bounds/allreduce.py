@@ -18,9 +18,7 @@ def allreduce(cuts: Cuts, chunks: int) -> RateLimit:
     """The bound if all ranks need `chunks` reductions over all ranks: the larger of two bounds.
 
     Two sides: each side of a cut between ranks must send each chunk at least once, because the
-    other side needs it for the result: T >= chunks / B+(S). With switches that reduce and
-    multicast (NVLS, SHARP) only this bound is valid: such a switch receives one message a chunk
-    from each GPU and sends one to each.
+    other side needs it for the result: T >= chunks / B+(S).
 
     Parts: split the GPUs into p parts, each with a rank. For each chunk, every part but one must
     send its share before any part can know the result; afterwards every part but the first that
@@ -29,6 +27,9 @@ def allreduce(cuts: Cuts, chunks: int) -> RateLimit:
     and likewise with B-. Nested partitions are combined into the one with the largest bound.
     Other partitions may give a larger bound; the bound is exact if a ReduceScatter and an
     AllGather together reach it, or trees with the best share for each root.
+
+    Switches that reduce and multicast (NVLS, SHARP) pass messages of several GPUs of a node at
+    once, and less often over the links: see `_switched`. Partitions into whole nodes are as above.
     """
     if cuts.ranks == 1:
         return NOTHING
@@ -36,10 +37,13 @@ def allreduce(cuts: Cuts, chunks: int) -> RateLimit:
     alone[0] = chunks
     two = tightest([spread(cuts, alone), spread(cuts, alone, collect=True)])
     if cuts.topology.in_network:
-        return replace(two, exact=False)
+        nodes = Level("node", cuts.topology.node[cuts.nearest_rank].astype(np.int64))
+        chains = _nested_levels(cuts, [one for one in cuts.levels if refines(nodes, one)])
+        parts = (_tightest_parts(cuts, chunks, levels) for levels in chains)
+        return replace(tightest([two, _switched(cuts, chunks), *parts]), exact=False)
     share = np.ones(cuts.ranks, np.int64)
     gather, scatter = spread(cuts, share), spread(cuts, share, collect=True)
-    chains = _nested_levels(cuts)
+    chains = _nested_levels(cuts, cuts.levels)
     found = tightest([two, *(_tightest_parts(cuts, chunks, levels) for levels in chains)])
     reached = (gather.ratio + scatter.ratio) * chunks / cuts.ranks
     exact = gather.exact and scatter.exact and reached <= found.ratio * (1 + 1e-9)
@@ -49,15 +53,34 @@ def allreduce(cuts: Cuts, chunks: int) -> RateLimit:
     return replace(found, exact=exact)
 
 
-def _nested_levels(cuts: Cuts) -> Iterator[list[Level]]:
+def _switched(cuts: Cuts, chunks: int) -> RateLimit:
+    """The bound if switches of nodes reduce and multicast.
+
+    With each GPU as a part, 2 (p - 1) messages are between GPUs. A single one uses a link out of a
+    GPU and one into a GPU. A switch that combines those of k GPUs for a rank, or copies the rank's
+    to them, uses the rank's link to it and from it and one of each of the k, all at a share of
+    their rates, since it reads and writes the rank's own chunks too. The best is k = g - 1, for
+    nodes of up to g GPUs: all links of GPUs together carry at least 2 (p - 1) times the smaller of
+    2 and (g + 1) / (g - 1) over the share.
+    """
+    topology, gpus = cuts.topology, int(np.bincount(cuts.topology.node).max())
+    if cuts.ranks < topology.ranks or gpus == 1:
+        return NOTHING
+    share = 1.0 if cuts.nominal else topology.model.switch_efficiency
+    uses = min(2.0, (gpus + 1) / (gpus - 1) / share)
+    ends = (topology.links.src, topology.links.dst)
+    total = sum(float(cuts.GBps[end < topology.ranks].sum()) for end in ends)
+    crossing = 2 * (cuts.ranks - 1) * chunks * uses
+    return RateLimit(crossing, total, "over all links of GPUs, which switches use, together")
+
+
+def _nested_levels(cuts: Cuts, of: list[Level]) -> Iterator[list[Level]]:
     """Lists of nested partitions, from small to large parts. A GPU without a rank is in the part
     of its nearest rank."""
-    groups = [
-        np.unique(level.group[cuts.nearest_rank], return_inverse=True) for level in cuts.levels
-    ]
+    groups = [np.unique(level.group[cuts.nearest_rank], return_inverse=True) for level in of]
     levels = [
         Level(level.word, group)
-        for level, (parts, group) in zip(cuts.levels, groups, strict=True)
+        for level, (parts, group) in zip(of, groups, strict=True)
         if len(parts) > 1
     ]
     chain: list[Level] = []
@@ -66,7 +89,8 @@ def _nested_levels(cuts: Cuts) -> Iterator[list[Level]]:
             chain.append(level)
         else:
             yield [chain[0], level]
-    yield chain
+    if chain:
+        yield chain
 
 
 def _tightest_parts(cuts: Cuts, chunks: int, levels: list[Level]) -> RateLimit:

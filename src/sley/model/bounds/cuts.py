@@ -53,6 +53,7 @@ class Cuts:
         links = topology.links
         self.topology = topology
         self.ranks = ranks
+        self.nominal = nominal
         self.GBps: FloatArray = links.nominal_GBps if nominal else links.GBps
         self.network = CapacityGraph(len(topology.vertices), links.src, links.dst, self.GBps)
         self.backwards = self.network.reversed()

@@ -231,9 +231,10 @@ def _block_class(
         # A switch reads or writes the memory of the members, not this rank's FIFO.
         members = plan.peers(int(peer[instruction]))
         local -= flags is RECEIVES
-        links = routes.switch_links(rank, members, to_rank=flags is RECEIVES)
-        for resource, times in [*((int(memory[m]), 1.0) for m in members), *links.items()]:
-            uses[resource] += times
+        for member in members:
+            uses[int(memory[member])] += 1
+        for link in routes.topology.switch_links(rank, up=flags is RECEIVES, members=members):
+            uses[link] += 1 / model.switch_efficiency
         caps.append(model.block_GBps(LinkKind.NVLINK))
     if (source := int(pulled.taken_from[instruction])) != NONE:
         c = int(routes.connections.uses.receive[instruction])

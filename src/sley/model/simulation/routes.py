@@ -67,21 +67,6 @@ class ConnectionRoutes:
         """bool (connections,): those with a second hop, from card to card."""
         return np.asarray(self.kind == LinkKind.NETWORK)
 
-    def switch_links(self, rank: int, members: list[int], *, to_rank: bool) -> dict[int, float]:
-        """How often bytes cross each link when a switch combines the members' messages for a rank,
-        or copies the rank's message to them: once, in units of the links' rate for this. The switch
-        reads and writes the rank's own chunks too.
-
-        to_rank: whether it combines messages.
-        """
-        own = np.full(len(members), rank)
-        away, back = self.topology.paths(own, members), self.topology.paths(members, own)
-        if to_rank:
-            links = {*back.target.tolist(), int(away.target[0])}
-        else:
-            links = {*away.target.tolist(), int(back.target[-1])}
-        return dict.fromkeys(links, 1 / self.topology.model.switch_efficiency)
-
 
 def _check_switches(plan: Plan, topology: Topology, grouped: LongArray) -> None:
     """Refuses groups that no switch serves. Errors: C315."""
