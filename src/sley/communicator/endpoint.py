@@ -167,8 +167,10 @@ class Endpoint:
     def messages(self) -> Messages:
         """The point-to-point messages of this rank, on memory. Errors: N623; where it meets the
         other ranks first, as of `replan`."""
-        if self._turns is not None and self._open_core().reason is not None:
-            self._turns.run(self._meet_after_failure)
+        core, turns = self._open_core(), self._turns
+        if turns is None or core.reason is None or turns.is_own_thread():
+            return core.messages
+        turns.run(self._meet_after_failure)
         return self._open_core().messages
 
     def error_of(self, call: Call, in_place: bool, report: Report) -> SleyError | None:
@@ -287,9 +289,13 @@ class Endpoint:
             is_spoiled = has_begun and not self._is_intact(call, prepared)
             return Cut(core.reason, is_spoiled, error)
 
-        if not turns.make(run, self._meet):
-            place = Place(detail=f"{self.name}, rank {self.rank}, {self.describe(call)}")
-            raise cut_short(place, is_finished=turns.finished <= turns.elsewhere)
+        if turns.make(run, self._meet):
+            return
+        is_finished = turns.finished <= turns.elsewhere
+        if call.kind == BARRIER and is_finished:
+            return  # all ranks had come to it
+        place = Place(detail=f"{self.name}, rank {self.rank}, {self.describe(call)}")
+        raise cut_short(place, is_finished=is_finished)
 
     def _meet(self, cut: Cut, standing: Standing) -> Meeting:
         """Meets the other ranks, and goes on with what is left of the network. Errors: of the cut,
