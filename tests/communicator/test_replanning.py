@@ -132,6 +132,12 @@ def test_a_stall_that_the_network_did_not_cause_ends_the_communicator() -> None:
             ranks.comms[0].all_reduce(data)
 
 
+def test_one_host_has_no_interfaces_to_replan() -> None:
+    with Ranks(2, settings()) as ranks:
+        ranks.each(lambda comm: comm.replan())
+        ranks.each(sums)
+
+
 def test_replanning_needs_the_setting_and_a_store_that_lasts() -> None:
     with Communicator(LocalStore(), 0, 1) as comm, pytest.raises(SleyError, match="SLEY_REPLAN"):
         comm.replan()

@@ -190,8 +190,8 @@ class Endpoint:
 
     def replan(self) -> None:
         """Fits the plans to the rates of the interfaces between hosts, which it measures, and takes
-        those that are back. A collective call. Errors: R514 without `Settings.replan`; N601, N622,
-        N628, N635."""
+        those that are back; on one host nothing. A collective call. Errors: R514 without
+        `Settings.replan`; N601, N622, N628, N635."""
         if self._turns is None:
             raise R514.error(
                 expected="a communicator with replan=True in its settings (SLEY_REPLAN=1)",
@@ -199,7 +199,8 @@ class Endpoint:
                 remedy="Make it so on all ranks.",
             )
         self._check_thread(self._open_core())
-        self._turns.run(self._replan)
+        if self.hosts.count > 1:
+            self._turns.run(self._replan)
 
     def stats(self) -> list[CallStats]:
         """Statistics of this rank's calls: a row for each plan that has run; none after closing."""
