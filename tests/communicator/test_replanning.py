@@ -202,7 +202,7 @@ def test_calls_go_on_over_the_interface_that_is_left(network: Network, tmp_path:
         for word, change in (
             ("cut", lambda: cables.cut(1)),
             ("mended", lambda: cables.mend(1)),
-            ("cut again", lambda: cables.cut(0)),
+            ("cut again", lambda: cables.lose(0)),
         ):
             for rank in range(4):
                 wait_for(tmp_path / f"{word}-{rank}")
