@@ -14,7 +14,7 @@ from sley.compiler.search import choose
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
 from sley.ir.program import Program
-from sley.ir.tables import FloatArray, LongArray, Value
+from sley.ir.tables import FloatArray, Value
 from sley.ir.topology import Topology
 from sley.topologies import (
     Forest,
@@ -25,7 +25,7 @@ from sley.topologies import (
     pack_forest,
     topology_of,
 )
-from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, forest_on
+from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, apportioned, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
 from sley.topologies.routes import MOST_DIRECT
 
@@ -376,7 +376,7 @@ def _by_shares(
     for number in _SHARES:
         if best.algbw_GBps * (1 - within) <= most_GBps:
             break
-        chunks = _apportioned(best.root, number * len(best.root))
+        chunks = apportioned(best.root, number * len(best.root))
         rates = tree_rates(pairs, ups, chunks)
         forests = [forest_on(rates, chunks, direction) for direction in range(len(ups))]
         found = tuple(one for one in forests if one is not None)
@@ -387,15 +387,6 @@ def _by_shares(
                 most_GBps = reached  # noqa: N806 - a unit
                 made.append(found)
     return made
-
-
-def _apportioned(shares: FloatArray, number: int) -> LongArray:
-    """int64: so many in proportion to shares, by the largest remainders."""
-    exact = shares / shares.sum() * number
-    whole: LongArray = np.floor(exact).astype(np.int64)
-    order = np.argsort(whole - exact, kind="stable")
-    whole[order[: number - int(whole.sum())]] += 1
-    return whole
 
 
 def _is_symmetric(topology: Topology) -> bool:
