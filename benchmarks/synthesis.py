@@ -149,7 +149,8 @@ def small(what: str | int, collective: str) -> Iterator[str]:
     topology: Any = random_topology(what) if isinstance(what, int) else topologies.find(what)
     others = library(topology, collective)
     for size in SMALL:
-        _, made, choice = fastest(collective, topology, size_in_bytes(size), in_place=True)
+        found = fastest(collective, topology, size_in_bytes(size), in_place=True)
+        made, choice = found.synthesis, found.choice
         time_us, chunks = choice.end.time_us, made.chunks / topology.ranks
         text = f"{size}: {time_us:.1f} us ({made.sends} sends, {chunks:g} chunks)"
         if others:

@@ -602,10 +602,11 @@ def test_the_front_goes_from_low_trees_to_the_most_bandwidth() -> None:
     topology = topologies.dgx1()
     low = low_trees(collective, topology)
     assert low[0].parts[0].height == least_height(topology)
-    front, small, choice = fastest(collective, topology, 1 << 10, in_place=True)
+    found = fastest(collective, topology, 1 << 10, in_place=True)
+    front, small, choice = found.front, found.synthesis, found.choice
     assert choice.program.transfers == small.program(in_place=True).transfers
     assert small.sends == min(one.sends for one in front)
-    _, large, _ = fastest(collective, topology, 1 << 30, in_place=True)
+    large = fastest(collective, topology, 1 << 30, in_place=True).synthesis
     assert large.algbw_GBps > 1.15 * small.algbw_GBps
     most = max(one.algbw_GBps for one in front)
     assert most >= Synthesis.of(collective, topology).algbw_GBps
@@ -613,6 +614,14 @@ def test_the_front_goes_from_low_trees_to_the_most_bandwidth() -> None:
         lower = [o for o in front if o.sends < one.sends and o.chunks <= one.chunks]
         limit = max([o.algbw_GBps for o in lower], default=0)
         assert one.algbw_GBps > 1.1 * limit or one.algbw_GBps == most
+
+
+def test_after_the_limit_of_time_nothing_further_is_compared() -> None:
+    found = fastest("allgather", topologies.dgx1(), 1 << 20, in_place=True, limit_s=1e-9)
+    whole = fastest("allgather", topologies.dgx1(), 1 << 20, in_place=True)
+    assert (len(found.front), whole.left) == (1, 0)
+    assert found.left > 0
+    assert found.choice.end.time_us > whole.choice.end.time_us
 
 
 def test_one_rank_needs_no_sends() -> None:

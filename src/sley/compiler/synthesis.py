@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -248,6 +249,20 @@ def low_trees(collective: str, topology: Topology) -> list[Synthesis]:
     return made
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Fastest(Value):
+    """What is simulated as the fastest.
+
+    front: the trees or routes that came into question, by ascending sends. synthesis: the fastest
+    ones. choice: their plan. left: the combinations of options that a limit of time left out.
+    """
+
+    front: list[Synthesis]
+    synthesis: Synthesis
+    choice: Choice
+    left: int
+
+
 def fastest(
     collective: str,
     topology: Topology,
@@ -256,26 +271,30 @@ def fastest(
     chunks: int | None = None,
     within: float = WITHIN,
     in_place: bool,
+    limit_s: float | None = None,
     **overrides: Any,
-) -> tuple[list[Synthesis], Synthesis, Choice]:
-    """The trees or routes that come into question, the ones that are the fastest for a size in the
-    simulator, and their plan, with the options `compared` and overrides of them.
+) -> Fastest:
+    """The trees or routes that are the fastest for a size in the simulator, with the options
+    `compared` and overrides of them.
 
-    chunks: only the trees of `pack_forest`, or routes, with so many. Errors: T612.
+    chunks: only the trees of `pack_forest`, or routes, with so many. limit_s: after so many seconds
+    no further ones are made or compared, once there are some. Errors: T612.
     """
+    until = time.monotonic() + (float("inf") if limit_s is None else limit_s)
     many = topology.ranks > MOST_DIRECT and _algorithm(collective).collective == _ROUTED
     numbers = (None, *_FEW_CHUNKS) if chunks is None and not many else (chunks,)
-    made = [
-        Synthesis.of(collective, topology, chunks=n, within=within, switches=False) for n in numbers
-    ]
+    made = list[Synthesis]()
+    for n in numbers:
+        if not made or time.monotonic() < until:
+            made.append(Synthesis.of(collective, topology, chunks=n, within=within, switches=False))
     collective = made[0].collective
-    if chunks is None:
+    if chunks is None and time.monotonic() < until:
         made = _front([*low_trees(collective, topology), made[0], *_distinct(made[1:])])
         if collective == "allreduce":
             made += through_switches(topology, within)[-1:]
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
-    found = list[tuple[Synthesis, Choice]]()
+    found, left = list[tuple[Synthesis, Choice]](), 0
     # Programs with switches have other options.
     for switched in {one.switched: None for one in near}:
         programs = {
@@ -286,9 +305,13 @@ def fastest(
         }
         options = {**compared(collective, switched=switched), **(_OF_MANY if many else {})}
         options |= overrides
-        choice = choose([p for _, p in programs.values()], size, topology, **options).at(size)
+        left_s = None if limit_s is None else max(until - time.monotonic(), 0)
+        choices = choose(
+            [p for _, p in programs.values()], size, topology, limit_s=left_s, **options
+        )
+        choice, left = choices.at(size), left + choices.left
         found.append((programs[id(choice.program)][0], choice))
-    return made, *min(found, key=lambda one: one[1].end.time_us)
+    return Fastest(made, *min(found, key=lambda one: one[1].end.time_us), left)
 
 
 def _distinct(made: list[Synthesis]) -> list[Synthesis]:
