@@ -26,6 +26,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         "SLEY_TUNER": "policy.toml",
         "SLEY_EXPLORE": "0.05",
         "SLEY_SAME_BITS": "1",
+        "SLEY_REPLAN": "yes",
     }.items():
         monkeypatch.setenv(name, value)
     found = Settings.from_environment(slots=16)
@@ -33,6 +34,8 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert (found.copies, found.network) == (Copies.STREAMED, Network.TCP)
     assert found.plan_dir_strict
     assert found.same_bits
+    assert found.replan
+    assert found.agreement()["replan"] == "True"
     assert (found.tuner, found.explore) == ("policy.toml", 0.05)
     assert Settings.from_environment(copies="cached").copies is Copies.CACHED
     monkeypatch.setenv("SLEY_SAME_BITS", "Balanced")
@@ -46,7 +49,8 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    "name", ["TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR_STRICT", "EXPLORE", "SAME_BITS"]
+    "name",
+    ["TIMEOUT_S", "CMA", "COPIES", "NETWORK", "PLAN_DIR_STRICT", "EXPLORE", "SAME_BITS", "REPLAN"],
 )
 def test_a_variable_that_means_nothing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"SLEY_{name}", "fast")

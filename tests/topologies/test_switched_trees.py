@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley import SleyError, Topology, topologies
-from sley.compiler.space import LeastTime
+from sley.compiler.candidates import LeastTime
 from sley.compiler.synthesis import Synthesis, fastest, through_switches
 from sley.engine.devices import Executor, ThreadsDevice
 from sley.ir.fabric import LinkKind
@@ -128,12 +128,13 @@ def test_switched_trees_run(in_place: bool, protocol: str) -> None:
 
 def test_the_fastest_plan_uses_switches_for_large_sizes() -> None:
     cluster = nvls(1, 4)
-    _, large, choice = fastest("allreduce", cluster, 1 << 30, in_place=True)
+    found = fastest("allreduce", cluster, 1 << 30, in_place=True)
+    large, choice = found.synthesis, found.choice
     assert large.switched
     assert len(choice.plan.grouped)
     bounds = Bounds.of(sley.AllReduce(4), cluster)
     assert choice.end.algbw_GBps >= 0.9 * bounds.algbw_GBps
-    _, small, _ = fastest("allreduce", cluster, 1 << 10, in_place=True)
+    small = fastest("allreduce", cluster, 1 << 10, in_place=True).synthesis
     assert not small.switched
 
 

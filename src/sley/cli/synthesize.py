@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from sley.cli.choose import options_json
-from sley.cli.options import SizeType, Whole, common_options, output_option, place_option
+from sley.cli.options import (
+    SizeType,
+    Whole,
+    common_options,
+    limit_option,
+    output_option,
+    place_option,
+)
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.sources import topology_of
 from sley.compiler.synthesis import Synthesis, fastest
@@ -39,6 +46,7 @@ from sley.topologies.forests import MOST_CHUNKS, WITHIN
 )
 @click.option("--size", type=SizeType(), default="1G", help="Size of the call to simulate.")
 @place_option(default=True)
+@limit_option
 @output_option("Write the program here, as Python, or a picture of rank 0's trees.")
 @common_options
 def synthesize_command(  # as many parameters as options; click passes each by name
@@ -48,6 +56,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     within: float,
     size: int,
     in_place: bool,
+    limit_s: float | None,
     output: Path | None,
     phases: Phases,
 ) -> None:
@@ -65,9 +74,16 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     cluster = topology_of(topology)
     assert cluster is not None
     with phases("packing, compiling and simulating"):
-        front, made, choice = fastest(
-            collective, cluster, size, chunks=chunks, within=within, in_place=in_place
+        found = fastest(
+            collective,
+            cluster,
+            size,
+            chunks=chunks,
+            within=within,
+            in_place=in_place,
+            limit_s=limit_s,
         )
+    front, made, choice = found.front, found.synthesis, found.choice
     part, program = made.parts[0], choice.program
     word, best = "trees", dict[str, float]()
     if isinstance(part, Routing):
@@ -96,6 +112,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
                 "blocks": choice.plan.blocks_per_rank,
                 "options": options_json(choice.options),
             },
+            left=found.left,
             output=None if output is None else str(output),
         )
         return
@@ -119,6 +136,8 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     print_rows(rows)
     print_written(output)
     _print_front(front, made, word, bounds)
+    if found.left:
+        echo(f"# the time was over: {counted(found.left, 'combination')} not compared")
     phases.report()
 
 

@@ -15,7 +15,8 @@ sharing.py        what processes of a host share once: heaps, and signs of life
 network.py        transports between hosts
 settings.py       settings of a communicator
 stats.py          statistics of calls, and the log
-opening.py        the engine's objects of a communicator, after a rendezvous
+opening.py        the engine's objects of a communicator, at its start and when its network changes
+turns.py          calls one after another, and which of them ranks repeat when they meet again
 ready.py          equal calls again, which the engine runs without Python
 rendezvous/       how ranks find one another
 selection/        which plan runs for a call

@@ -194,6 +194,12 @@ Explain = Callable[[Report | None], SleyError | None]
 _PIECE_S = 0.1
 
 
+def check_wait(timeout_s: float | None) -> None:
+    """Refuses a time of `Work.wait` that is no number. Errors: R514."""
+    if timeout_s is not None and (not isinstance(timeout_s, Real) or math.isnan(timeout_s)):
+        raise R514.error(expected="timeout_s in seconds", found=f"timeout_s={timeout_s!r}")
+
+
 class Work:
     """A call in progress. Keeps the `owners` of its memory alive until it has ended, even if this
     object is dropped.
@@ -221,8 +227,7 @@ class Work:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end of the call, and raises its error; False if it has not ended within
         `timeout_s`: then it continues. Errors: those of the call, R514."""
-        if timeout_s is not None and (not isinstance(timeout_s, Real) or math.isnan(timeout_s)):
-            raise R514.error(expected="timeout_s in seconds", found=f"timeout_s={timeout_s!r}")
+        check_wait(timeout_s)
         ticket = self._ticket  # another thread may take it away
         if ticket is not None:
             if not self._await(ticket, timeout_s):

@@ -90,6 +90,12 @@ class Communicator(AbstractContextManager["Communicator"]):
         """Ends every call in progress, on all ranks; all further calls fail."""
         self.endpoint.abort()
 
+    def replan(self) -> None:
+        """Measures the interfaces between hosts, takes those that are back, and fits the plans to
+        their rates: a collective call, with `Settings.replan`. Errors: R514, N601, N622, N628,
+        N635."""
+        self.endpoint.replan()
+
     def stats(self) -> list[CallStats]:
         """Statistics of this rank's calls: a row for each plan that has run."""
         return self.endpoint.stats()

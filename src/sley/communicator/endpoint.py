@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from sley.communicator.arrays import is_in_place, memory_of
 from sley.communicator.calls import (
@@ -19,24 +20,33 @@ from sley.communicator.calls import (
     Work,
     describe_record,
 )
-from sley.communicator.failures import closed
+from sley.communicator.failures import (
+    Failure,
+    caused,
+    closed,
+    cut_short,
+    failed_before,
+    with_reason,
+)
 from sley.communicator.loading import LoadedPlan
-from sley.communicator.memory import COPY_METHODS, Memory
+from sley.communicator.memory import COPY_METHODS
 from sley.communicator.messages import Messages
-from sley.communicator.opening import Core, open_core
+from sley.communicator.opening import Core, Opening
 from sley.communicator.ready import PreparedCall
-from sley.communicator.rendezvous.bootstrap import bootstrap, check_place
+from sley.communicator.rendezvous.bootstrap import check_place
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.rendezvous.stores import Store
+from sley.communicator.selection.kinds import BARRIER, CALLS
 from sley.communicator.settings import Settings
-from sley.communicator.stats import OPEN, OPEN_LOCK, CallStats, log_to_stderr, opened
-from sley.communicator.tuner import Tuner
+from sley.communicator.stats import OPEN, OPEN_LOCK, CallStats, added_up, log_to_stderr, opened
+from sley.communicator.turns import Cut, Meeting, Standing, Turns, Why
 from sley.engine import native
 from sley.engine.limits import instance, whole
 from sley.engine.outcomes import Outcome, Report
 from sley.engine.varying import check_count
 from sley.errors import Place, SleyError
-from sley.errors.calls import N627, N632
+from sley.errors.calls import N622, N627, N632
+from sley.errors.runtime import R514
 from sley.ir.plan import Plan
 from sley.ir.tables import by_key
 
@@ -63,30 +73,15 @@ class Endpoint:
         settings = Settings.from_environment() if settings is None else settings
         instance(settings, Settings, "settings")
         self.rank, self.ranks, self.name, self.settings = rank, ranks, name, settings
-        tuner = Tuner(settings)
-        with (
-            contextlib.closing(Memory(rank, ranks, settings)) as memory,
-            contextlib.ExitStack() as opened,
-        ):
-            rendezvous = bootstrap(
-                store,
-                rank,
-                ranks,
-                name=name,
-                timeout_s=settings.patience_s,
-                segments=memory.make,
-                attach=memory.attach,
-                agreed=settings.agreement(),
-                offered=tuner.words,
-                environ=environ,
-            )
-            self.hosts: Hosts = rendezvous.hosts
-            core = open_core(rendezvous, memory, tuner, settings, name, opened)
-            rendezvous.drop_store()
-            self._closing = opened.pop_all()
-        self._core: Core | None = core
-        self.plans = core.plans
-        self._is_closed = self._is_inherited = False
+        self._opening = Opening(store, rank, ranks, name, settings, environ)
+        self._core: Core | None = self._opening.open()
+        self.hosts: Hosts = self._opening.hosts
+        self.plans = self._opening.plans
+        self._turns = Turns() if settings.replan else None
+        self._past: list[CallStats] = []
+        self._left: Core | None = None
+        self._failed: SleyError | None = None
+        self._is_closed = self._is_inherited = self._is_aborted = False
         with OPEN_LOCK:
             OPEN.add(self)
 
@@ -100,6 +95,12 @@ class Endpoint:
         those of an asynchronous call."""
         core = self._open_core()
         prepared, made = self._prepare(core, call)
+        if self._turns is not None:
+            if async_op:
+                return self._turns.submit(partial(self._run_or_repeat, call, owners))
+            self._check_thread(core)
+            self._turns.run(lambda: self._run_or_repeat(call))
+            return DONE
         if async_op:
             work = CallWork(
                 core.calls,
@@ -142,11 +143,19 @@ class Endpoint:
         """Makes equal calls back to back, without Python between them, once all ranks have come to
         it: the mean time of one on this rank, in microseconds; and the engine's report, if they
         failed. Errors: as `submit`, but of a call that fails."""
+        number = whole(iterations, "iterations", 1)
+        if self._turns is not None:
+            self._check_thread(self._open_core())
+            return self._turns.run(lambda: self._repeat(call, number))
+        return self._repeat(call, number)
+
+    def _repeat(self, call: Call, number: int) -> tuple[float, Report | None]:
         core = self._open_core()
         prepared, made = self._prepare(core, call)
         before = prepared.plan.seconds()
-        number = whole(iterations, "iterations", 1)
         report = self._run(core, prepared, made, number, meet=True)
+        if self._turns is not None and report is None:
+            self._turns.finished += 1
         return (prepared.plan.seconds() - before) / number * 1e6, report
 
     @property
@@ -156,7 +165,10 @@ class Endpoint:
 
     @property
     def messages(self) -> Messages:
-        """The point-to-point messages of this rank, on memory. Errors: N623."""
+        """The point-to-point messages of this rank, on memory. Errors: N623; where it meets the
+        other ranks first, as of `replan`."""
+        if self._turns is not None and self._open_core().reason is not None:
+            self._turns.run(self._meet_after_failure)
         return self._open_core().messages
 
     def error_of(self, call: Call, in_place: bool, report: Report) -> SleyError | None:
@@ -168,17 +180,33 @@ class Endpoint:
 
     def set_timeout(self, timeout_s: float) -> None:
         """Sets `Settings.timeout_s` for all later calls."""
-        self.settings = replace(self.settings, timeout_s=timeout_s)
+        self.settings = self._opening.settings = replace(self.settings, timeout_s=timeout_s)
         core = self._core
         if core is not None:
             core.messages.timeout_s = timeout_s
             core.ready.native.set_timeout(timeout_s)
+
+    def replan(self) -> None:
+        """Fits the plans to the rates of the interfaces between hosts, which it measures, and takes
+        those that are back. A collective call. Errors: R514 without `Settings.replan`; N601, N622,
+        N628, N635."""
+        if self._turns is None:
+            raise R514.error(
+                expected="a communicator with replan=True in its settings (SLEY_REPLAN=1)",
+                found="one without",
+                remedy="Make it so on all ranks.",
+            )
+        self._check_thread(self._open_core())
+        self._turns.run(self._replan)
 
     def stats(self) -> list[CallStats]:
         """Statistics of this rank's calls: a row for each plan that has run; none after closing."""
         core = self._core
         if core is None:
             return []
+        return added_up([*self._past, *([] if core is self._left else self._rows(core))])
+
+    def _rows(self, core: Core) -> list[CallStats]:
         runs = by_key(((kind, of, one.digest), one) for kind, of, one in core.loader.runs())
         rows = [self._row(kind, origin, plans) for (kind, origin, _), plans in runs.items()]
         return [row for row in rows if row.calls]
@@ -219,6 +247,7 @@ class Endpoint:
         """Ends every call in progress, on all ranks; all further calls fail."""
         core = self._core
         if core is not None and not self._is_closed:
+            self._is_aborted = True
             core.fabric.abort()
 
     def close(self) -> None:
@@ -232,10 +261,108 @@ class Endpoint:
         with OPEN_LOCK:
             OPEN.discard(self)
         try:
-            self._closing.close()
+            core.closing.close()
+            if self._turns is not None:
+                self._turns.close()
         finally:
             core.failures.latest = None
             self._core = None
+            self._opening.drop_store()
+
+    def _run_or_repeat(self, call: Call, owners: tuple[object, ...] = ()) -> None:
+        """Runs a call in its turn; again if the network has changed and the ranks agree on it.
+        owners: kept meanwhile. Errors: N635, and as of `submit`."""
+        turns = self._in_turns()
+
+        def run() -> Cut | None:
+            core = self._open_core()
+            prepared, made = self._prepare(core, call)
+            has_begun = not core.has_failed
+            report = self._run(core, prepared, made, 1)
+            error = self._error(core, prepared, call, report)
+            if error is None:
+                return None
+            if core.reason is None:
+                raise error
+            is_spoiled = has_begun and not self._is_intact(call, prepared)
+            return Cut(core.reason, is_spoiled, error)
+
+        if not turns.make(run, self._meet):
+            place = Place(detail=f"{self.name}, rank {self.rank}, {self.describe(call)}")
+            raise cut_short(place, is_finished=turns.finished <= turns.elsewhere)
+
+    def _meet(self, cut: Cut, standing: Standing) -> Meeting:
+        """Meets the other ranks, and goes on with what is left of the network. Errors: of the cut,
+        with the reason if the ranks don't meet."""
+        core = self._open_core()
+        if cut.why is not Why.PLANNED:
+            self._leave(core)
+        try:
+            made, standings = self._opening.open_again(
+                standing, lambda: self._leave(core), cut.error
+            )
+        except BaseException as failed:  # also Ctrl-C
+            self._leave(core)
+            self._failed = cut.error
+            if isinstance(failed, SleyError) and failed is not cut.error:
+                self._failed = with_reason(cut.error, failed)
+                raise self._failed from None
+            raise
+        self._core = made
+        # Another thread may have asked for either meanwhile.
+        if self._is_aborted:
+            made.fabric.abort()
+        if self._is_closed:
+            made.leave()
+        return standings
+
+    def _meet_after_failure(self) -> None:
+        """Meets the other ranks if a call of theirs, or a message, has failed by the network."""
+        core = self._open_core()
+        if core.reason is not None:
+            at = Place(detail=f"{self.name}, rank {self.rank}")
+            error = caused(Failure.CUT, self.rank, core.fabric.failure[1], at)
+            self._in_turns().meet(Cut(core.reason, False, error), self._meet)
+
+    def _replan(self) -> None:
+        """Meets all ranks that replan; those that come after a failure make this call next, or
+        another one, and stall."""
+        at = Place(detail=f"{self.name}, rank {self.rank}, replan")
+        error = N622.error(at=at, expected="replan on every rank", found="another call on some")
+        cut, met = Cut(Why.PLANNED, False, error), list[Meeting]()
+
+        def run() -> Cut | None:
+            has_met = bool(met) and all(one.why is Why.PLANNED for one in met[-1])
+            return None if has_met else cut
+
+        def meet(cut: Cut, standing: Standing) -> Meeting:
+            met.append(self._meet(cut, standing))
+            return met[-1]
+
+        if not self._in_turns().make(run, meet):
+            raise cut_short(at, is_finished=False)
+
+    def _in_turns(self) -> Turns:
+        assert self._turns is not None  # those who ask have seen it
+        return self._turns
+
+    def _is_intact(self, call: Call, prepared: PreparedCall) -> bool:
+        """Whether a call that has begun can be repeated: this rank's input is as it was, or doesn't
+        matter."""
+        plan = prepared.plan
+        is_input_of_root = call.kind in CALLS and bool(CALLS[call.kind].input_of)
+        return (
+            call.kind == BARRIER
+            or (is_input_of_root and self.rank != call.root)
+            or not plan.writes_memory
+            or not (plan.current.plan.collective.in_place or plan.writes_input)
+        )
+
+    def _leave(self, core: Core) -> None:
+        """Leaves what is open before it is opened again."""
+        if self._left is not core:
+            self._left, self._past = core, added_up([*self._past, *self._rows(core)])
+        core.leave()
 
     def _prepare(self, core: Core, call: Call) -> tuple[PreparedCall, native.Call]:
         """What runs a call, and the call for the engine."""
@@ -285,18 +412,23 @@ class Endpoint:
     ) -> Report | None:
         """Runs a call in this thread, to its end. Returns the engine's report of one that failed,
         or of an AllToAll that ran as an AllToAllV."""
-        self._check_thread(core)
+        if self._turns is None:  # where calls take turns, they may be in the thread that runs them
+            self._check_thread(core)
         timeout_s = self.settings.patience_s
         return core.calls.run(prepared.runner, made, timeout_s, iterations, meet)
 
     def _open_core(self) -> Core:
         core = self._core
+        if self._failed is not None:
+            place = Place(detail=f"{self.name}, rank {self.rank}")
+            raise failed_before(place, self._failed.diagnostics[0])
         if core is None or self._is_closed:
             raise closed(self.name, self.rank, is_inherited=self._is_inherited)
         return core
 
     def _check_thread(self, core: Core) -> None:
-        if core.calls.is_own_thread():
+        is_own = core.calls.is_own_thread()
+        if is_own if self._turns is None else self._turns.is_own_thread():
             raise N632.error(
                 at=Place(detail=f"{self.name}, rank {self.rank}"),
                 expected="a thread of the caller's",

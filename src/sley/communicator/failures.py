@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import combinations
 
@@ -13,7 +13,7 @@ from sley.communicator.loading import LoadedPlan
 from sley.engine import native
 from sley.engine.outcomes import MOST_PLACES, Outcome, Report, Status, describe
 from sley.errors import Diagnostic, Place, Rule, SleyError, counted
-from sley.errors.calls import N620, N621, N622, N623, N624, N625, N630, N631, N633
+from sley.errors.calls import N620, N621, N622, N623, N624, N625, N630, N631, N633, N635
 from sley.errors.communicator import N608
 
 
@@ -151,6 +151,25 @@ def failed_before(place: Place, first: Diagnostic) -> SleyError:
         expected="a communicator without a failed call",
         found=first.brief,
     )
+
+
+def cut_short(place: Place, is_finished: bool) -> SleyError:
+    """N635 for a call during which the network changed. is_finished: whether a rank had finished
+    it."""
+    why = "a rank had finished it" if is_finished else "its input may have been overwritten"
+    return N635.error(
+        at=place,
+        expected="a network that lasts until the call ends, or a call that can be repeated",
+        found=f"an interface failed, and {why}",
+        notes=["the communicator goes on: make further calls"],
+    )
+
+
+def with_reason(error: SleyError, why: SleyError) -> SleyError:
+    """The error of a call after which the ranks couldn't meet again, with the reason."""
+    first, *rest = error.diagnostics
+    note = f"the ranks could not go on: {why.diagnostics[0].brief}"
+    return SleyError([replace(first, notes=(*first.notes, note)), *rest])
 
 
 def closed(name: str, rank: int, *, is_inherited: bool) -> SleyError:

@@ -27,8 +27,10 @@ class Network(Enum):
 
 
 class _Ucx:
-    """UCX, with the library of a Python package or of the system."""
+    """UCX, with the library of a Python package or of the system. has_kernel: whether the kernel
+    alone tells that a host is there, even if its ranks compute."""
 
+    has_kernel = False
     _LIBRARY = "libucp.so.0"
     _PACKAGE = "libucx"
 
@@ -67,6 +69,8 @@ class _Ucx:
 class _Tcp:
     """TCP over the kernel's sockets."""
 
+    has_kernel = True
+
     def find(self) -> str:
         """See `_Ucx`."""
         return "TCP"
@@ -87,18 +91,32 @@ NETWORKS: Mapping[Network, Wire] = {Network.UCX: _Ucx(), Network.TCP: _Tcp()}
 and here a member of `Network`, a class and a row."""
 
 
+_SILENCE_S = 1.0
+"""How long a host may be silent, over TCP, before a communicator that replans takes it as cut off.
+The kernel answers for a host, and sends lost data again after 0.2 s and 0.4 s. A mistake costs only
+the time of a meeting."""
+
+
 def connect(
-    fabric: native.Fabric, rendezvous: Rendezvous, network: Network, timeout_s: float
+    fabric: native.Fabric,
+    rendezvous: Rendezvous,
+    network: Network,
+    timeout_s: float,
+    *,
+    replans: bool,
 ) -> native.NetworkTransport | None:
     """Connects a fabric with the ranks of other hosts, and returns the transport; None if there are
-    no other hosts. Errors: N628, N629, N601."""
+    no other hosts. replans: whether the communicator goes on after a cut. Errors: N628, N629,
+    N601."""
     if rendezvous.hosts.count == 1:
         return None
     wire = _agree(rendezvous, network)
-    nics = rendezvous.descriptions[rendezvous.rank].nics
+    nics = rendezvous.nics
     names = ", ".join(nic.name for nic in nics)
     with telling(rendezvous.refuse), _unreachable(rendezvous, f"to be reachable over {names}"):
-        transport = wire.open(fabric, nics, nics.index(rendezvous.nic), timeout_s)
+        # TCP takes a host as cut off after half of the timeout.
+        limit_s = min(timeout_s, 2 * _SILENCE_S) if replans and wire.has_kernel else timeout_s
+        transport = wire.open(fabric, nics, nics.index(rendezvous.nic), limit_s)
     addresses_of_all = rendezvous.exchange(transport.address)
     with _unreachable(rendezvous, f"to reach the ranks of other hosts over {rendezvous.nic.name}"):
         transport.connect(addresses_of_all, rendezvous.secret, timeout_s)

@@ -44,7 +44,7 @@ class ReadyCalls:
     """What runs a rank's calls. The first call of its kind, count, type, operation, place and root
     finds and loads the plan, equal ones take it from here.
 
-    native: the same for the engine, for calls without Python.
+    native: the same for the engine, for calls without Python. are_alone: whether it has any.
     """
 
     def __init__(
@@ -57,7 +57,9 @@ class ReadyCalls:
         rank: int,
         name: str,
         timeout_s: float,
+        are_alone: bool,
     ) -> None:
+        self._are_alone = are_alone
         self._plans, self._loader, self._hosts = plans, loader, hosts
         self._rank, self._name = rank, name
         self._found: dict[Key, PreparedCall] = {}
@@ -118,7 +120,8 @@ class ReadyCalls:
         record = _record(call, current.digest)
         runner = native.Runner.create(engine, record, None if varying is None else varying.runner)
         found = self._found[key] = PreparedCall(loaded, record, runner, varying)
-        if call.plan is None and call.parts is None and not call.division:
+        is_equal = call.plan is None and call.parts is None and not call.division
+        if is_equal and self._are_alone:
             kind, dtype, op = kind_number(call.kind), call.dtype.number, int(call.op)
             element = _element(call)
             made = native.CallKey(kind, dtype, op, in_place, call.root, call.count, element)

@@ -58,6 +58,9 @@ class Settings:
     same_bits: whether all sums have one order (`SumOrder`), so that the bits of an element depend
         neither on the size of a call nor on the element's place in it. True: of the hosts;
         "balanced": of the balanced tree of the ranks (`sley.ir.orders`).
+    replan: whether a communicator of several hosts goes on after a network interface has failed,
+        with the others, and `Communicator.replan` fits its plans to their rates. The store has to
+        last as long as the communicator.
     """
 
     timeout_s: float | None = None
@@ -73,6 +76,7 @@ class Settings:
     tuner: str | os.PathLike[str] | None = None
     explore: float = 0.0
     same_bits: SameBits = False
+    replan: bool = False
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None:
@@ -87,7 +91,7 @@ class Settings:
             raise _bad("tuner", "as the path of a file", self.tuner)
         if not is_real(self.explore) or not 0 <= self.explore <= _MOST_EXPLORE:
             raise _bad("explore", f"as a number from 0 to {_MOST_EXPLORE}", self.explore)
-        for name in ("cma", "plan_dir_strict", "use_cache"):
+        for name in ("cma", "plan_dir_strict", "use_cache", "replan"):
             flag = getattr(self, name)
             if not isinstance(flag, bool):
                 raise _bad(name, "as True or False", flag)
@@ -100,7 +104,7 @@ class Settings:
     def from_environment(cls, **settings: Any) -> Settings:
         """The given settings; the others come from the environment: SLEY_TIMEOUT_S, SLEY_CMA,
         SLEY_COPIES, SLEY_NETWORK, SLEY_PLAN_DIR, SLEY_PLAN_DIR_STRICT, SLEY_TUNER,
-        SLEY_EXPLORE, SLEY_SAME_BITS."""
+        SLEY_EXPLORE, SLEY_SAME_BITS, SLEY_REPLAN."""
         _log_misspelt()
         found: dict[str, Any] = {}
         for name, read in _READERS.items():
@@ -123,6 +127,7 @@ class Settings:
             "copies": self.copies.value,
             "network": self.network.value,
             "same_bits": str(self.same_bits),
+            "replan": str(self.replan),
         }
 
 
@@ -177,6 +182,7 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "SLEY_TUNER": lambda _, file: file,
     "SLEY_EXPLORE": partial(_number, expected="as a fraction"),
     SAME_BITS: _read_same_bits,
+    "SLEY_REPLAN": read_flag,
 }
 """What reads a variable, which has the name of its field of `Settings`, from its text."""
 

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -62,6 +63,28 @@ class CallStats(NamedTuple):
             + (f", {self.time_us:.1f} us each, {self.algbw_GBps:.2f} GB/s" if self.time_us else "")
             + ")"
         )
+
+
+def added_up(rows: Sequence[CallStats]) -> list[CallStats]:
+    """The rows with those of equal plans, kinds and sizes as one: a plan was loaded again when the
+    network had changed."""
+    found: dict[tuple[object, ...], CallStats] = {}
+    for row in rows:
+        key = (row.kind, row.plan, row.origin, row.protocol, row.in_place, *row[7:9])
+        before = found.get(key)
+        found[key] = row if before is None else _sum(before, row)
+    return list(found.values())
+
+
+def _sum(one: CallStats, other: CallStats) -> CallStats:
+    words = ("calls", "size_bytes", "cached", "streamed", "attached")
+    sums = {word: getattr(one, word) + getattr(other, word) for word in words}
+    time_us = one.time_us * one.calls + other.time_us * other.calls
+    return one._replace(
+        **sums,
+        time_us=time_us / max(sums["calls"], 1),
+        algbw_GBps=sums["size_bytes"] / time_us / 1e3 if time_us else 0.0,
+    )
 
 
 def log_to_stderr() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from sley.compiler.search import choose
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
 from sley.ir.program import Program
-from sley.ir.tables import NONE, FloatArray, LongArray, Value
+from sley.ir.tables import NONE, FloatArray, Value
 from sley.ir.topology import Topology
 from sley.topologies import (
     Forest,
@@ -25,8 +26,9 @@ from sley.topologies import (
     pack_forest,
     topology_of,
 )
-from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, forest_on
+from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, apportioned, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
+from sley.topologies.routes import MOST_DIRECT
 
 _ROUTED = "alltoall"
 """The collective that takes routes."""
@@ -45,6 +47,9 @@ COMPARED: Mapping[str, Any] = {
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""
+
+_OF_MANY = {"instances": 1}
+"""The same of more than MOST_DIRECT ranks: such programs have many blocks already."""
 
 _OF_SWITCHES = {
     "schedule": "msccl",
@@ -267,6 +272,20 @@ def low_trees(collective: str, topology: Topology) -> list[Synthesis]:
     return made
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Fastest(Value):
+    """What is simulated as the fastest.
+
+    front: the trees or routes that came into question, by ascending sends. synthesis: the fastest
+    ones. choice: their plan. left: the combinations of options that a limit of time left out.
+    """
+
+    front: list[Synthesis]
+    synthesis: Synthesis
+    choice: Choice
+    left: int
+
+
 def fastest(
     collective: str,
     topology: Topology,
@@ -275,25 +294,30 @@ def fastest(
     chunks: int | None = None,
     within: float = WITHIN,
     in_place: bool,
+    limit_s: float | None = None,
     **overrides: Any,
-) -> tuple[list[Synthesis], Synthesis, Choice]:
-    """The trees or routes that come into question, the ones that are the fastest for a size in the
-    simulator, and their plan, with the options `compared` and overrides of them.
+) -> Fastest:
+    """The trees or routes that are the fastest for a size in the simulator, with the options
+    `compared` and overrides of them.
 
-    chunks: only the trees of `pack_forest`, or routes, with so many. Errors: T612.
+    chunks: only the trees of `pack_forest`, or routes, with so many. limit_s: after so many seconds
+    no further ones are made or compared, once there are some. Errors: T612.
     """
-    numbers = (None, *_FEW_CHUNKS) if chunks is None else (chunks,)
-    made = [
-        Synthesis.of(collective, topology, chunks=n, within=within, switches=False) for n in numbers
-    ]
+    until = time.monotonic() + (float("inf") if limit_s is None else limit_s)
+    many = topology.ranks > MOST_DIRECT and _algorithm(collective).collective == _ROUTED
+    numbers = (None, *_FEW_CHUNKS) if chunks is None and not many else (chunks,)
+    made = list[Synthesis]()
+    for n in numbers:
+        if not made or time.monotonic() < until:
+            made.append(Synthesis.of(collective, topology, chunks=n, within=within, switches=False))
     collective = made[0].collective
-    if chunks is None:
+    if chunks is None and time.monotonic() < until:
         made = _front([*low_trees(collective, topology), made[0], *_distinct(made[1:])])
         if collective == "allreduce":
             made += through_switches(topology, within)[-1:]
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
-    found = list[tuple[Synthesis, Choice]]()
+    found, left = list[tuple[Synthesis, Choice]](), 0
     whole = [(one, p) for one in near for p in one.compared_programs(in_place=in_place)]
     ordered = [
         (one, one.program(in_place=in_place, sum_orders=one.sum_orders))
@@ -305,11 +329,15 @@ def fastest(
         ([(one, p) for one, p in whole if one.switched], compared(collective, switched=True)),
         (ordered, {**compared(collective), **_OF_ORDERS}),
     ):
-        if programs:
-            choices = choose([p for _, p in programs], size, topology, **{**options, **overrides})
-            choice = choices.at(size)
-            found.append((next(one for one, p in programs if p is choice.program), choice))
-    return made, *min(found, key=lambda one: one[1].end.time_us)
+        if not programs:
+            continue
+        options = {**options, **(_OF_MANY if many else {}), **overrides}
+        left_s = None if limit_s is None else max(until - time.monotonic(), 0)
+        made_of = [program for _, program in programs]
+        choices = choose(made_of, size, topology, limit_s=left_s, **options)
+        choice, left = choices.at(size), left + choices.left
+        found.append((next(one for one, p in programs if p is choice.program), choice))
+    return Fastest(made, *min(found, key=lambda one: one[1].end.time_us), left)
 
 
 def _distinct(made: list[Synthesis]) -> list[Synthesis]:
@@ -397,7 +425,7 @@ def _by_shares(
     for number in _SHARES:
         if best.algbw_GBps * (1 - within) <= most_GBps:
             break
-        chunks = _apportioned(best.root, number * len(best.root))
+        chunks = apportioned(best.root, number * len(best.root))
         rates = tree_rates(pairs, ups, chunks)
         forests = [forest_on(rates, chunks, direction) for direction in range(len(ups))]
         found = tuple(one for one in forests if one is not None)
@@ -408,15 +436,6 @@ def _by_shares(
                 most_GBps = reached  # noqa: N806 - a unit
                 made.append(found)
     return made
-
-
-def _apportioned(shares: FloatArray, number: int) -> LongArray:
-    """int64: so many in proportion to shares, by the largest remainders."""
-    exact = shares / shares.sum() * number
-    whole: LongArray = np.floor(exact).astype(np.int64)
-    order = np.argsort(whole - exact, kind="stable")
-    whole[order[: number - int(whole.sum())]] += 1
-    return whole
 
 
 def _is_symmetric(topology: Topology) -> bool:

@@ -46,7 +46,8 @@ N624 = Rule(
     why="Its machine, a cable, a switch or a network interface is down, or packets are dropped. "
     "The connection is open, but sent data is not acknowledged.",
     example="ip link set eth0 down  # on one of the hosts, during a call",
-    instead="Check the network between the two hosts; select other interfaces with SLEY_NICS.",
+    instead="Check the network between the two hosts; select other interfaces with SLEY_NICS. A "
+    "communicator with replan=True goes on over the interfaces that are left.",
 )
 N625 = Rule(
     "N625 no-memory-for-call",
@@ -125,4 +126,16 @@ N633 = Rule(
     example="work = comm.all_gather(x, out, async_op=True)\nlibc.munmap(address, length)  # of x",
     instead="Don't free or protect memory before its call has ended. SLEY_CMA=0 makes no such "
     "copies.",
+)
+N635 = Rule(
+    "N635 call-cut-short",
+    what="A network interface between hosts failed during a call, which can't be repeated. The "
+    "communicator goes on with the interfaces that are left.",
+    why="With replan=True the ranks meet again after a failure of the network. They repeat a call "
+    "that none of them has finished and whose input is intact on all: one out of place, or a "
+    "barrier. In place, a part of the input has become a part of the result.",
+    example="comm.all_reduce(x)  # while an interface goes down",
+    instead="Restore the call's data, as from a checkpoint, and make further calls: all ranks get "
+    "this error for the same calls, but for ranks that have finished them. Calls out of place "
+    "(out=) are repeated unless a rank has finished them.",
 )

@@ -243,6 +243,10 @@ class ProcessGroupSley(dist.ProcessGroup):
         self._endpoint.set_timeout(timeout.total_seconds())
         self._fallback.set_timeout(timeout)
 
+    def replan(self) -> None:
+        """As `Communicator.replan`."""
+        self._endpoint.replan()
+
     def shutdown(self) -> None:
         """Leaves the group; `destroy_process_group` calls it.
 

@@ -52,7 +52,7 @@ def ready_methods(
     `messages`: they run ready calls, and messages of plain tensors, and leave others to
     `collectives` and `messages`. Nothing if this PyTorch doesn't allow it."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if exchange is None:
+    if exchange is None or runner.endpoint.settings.replan:  # calls take turns in Python
         return {}
     calls = native.TensorCalls.create(
         runner.endpoint.ready,

@@ -1,4 +1,4 @@
-"""Two simulated hosts: network namespaces joined by a cable that can be cut."""
+"""Two simulated hosts: network namespaces joined by cables that can be cut."""
 
 from __future__ import annotations
 
@@ -23,24 +23,44 @@ def is_possible() -> bool:
 
 
 class Cable:
-    """A cable: two namespaces with the interface eth0, 10.88.0.1 and 10.88.0.2."""
+    """Cables: two namespaces with the interfaces eth0, eth1 and so on; of cable k the addresses
+    10.88.k.1 and 10.88.k.2.
 
-    def __init__(self) -> None:
+    nics: the number of cables. ranks: of both hosts together.
+    """
+
+    def __init__(self, nics: int, ranks: int) -> None:
         self.names = [f"sley-{os.getpid()}-{end}" for end in "ab"]
+        self.nics, self._ranks = [f"eth{k}" for k in range(nics)], ranks
 
-    def cut(self) -> None:
-        """Cuts the cable without notifying either end."""
-        _ip("-n", self.names[0], "link", "set", "eth0", "down")
+    def cut(self, number: int = 0) -> None:
+        """Cuts a cable without notifying either end."""
+        _ip("-n", self.names[0], "link", "set", self.nics[number], "down")
+
+    def mend(self, number: int = 0) -> None:
+        """Undoes `cut`, and waits until the interfaces are up."""
+        _ip("-n", self.names[0], "link", "set", self.nics[number], "up")
+        self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        """Waits for the links, which the kernel reports late."""
+        for name in self.names:
+            for nic in self.nics:
+                while "state UP" not in _ip("-n", name, "link", "show", nic):
+                    time.sleep(0.05)
 
     def environ(self, rank: int) -> dict[str, str]:
         """The environment of a rank, whose host is one of the two."""
-        return {"SLEY_NICS": "eth0", "SLEY_HOST_ID": self.names[rank]}
+        return {"SLEY_NICS": ",".join(self.nics), "SLEY_HOST_ID": self._host(rank)}
+
+    def _host(self, rank: int) -> str:
+        return self.names[rank * len(self.names) // self._ranks]
 
     def enter(self, rank: int) -> None:
         """Moves this process to a rank's host, as `ip netns exec` does; it mounts /sys again,
         because /sys shows the network of the process that mounted it."""
         c = ctypes.CDLL(None, use_errno=True)
-        with Path(f"/run/netns/{self.names[rank]}").open() as namespace:
+        with Path(f"/run/netns/{self._host(rank)}").open() as namespace:
             _succeed(c.setns(namespace.fileno(), CLONE_NEWNET))
         _succeed(c.unshare(CLONE_NEWNS))
         _succeed(c.mount(b"", b"/", b"none", MS_SLAVE | MS_REC, None))
@@ -49,21 +69,20 @@ class Cable:
 
 
 @contextmanager
-def cable() -> Iterator[Cable]:
+def cable(nics: int = 1, ranks: int = 2) -> Iterator[Cable]:
     """Two hosts, removed at the end."""
-    made = Cable()
+    made = Cable(nics, ranks)
     here, there = made.names
     try:
         for name in made.names:
             _ip("netns", "add", name)
             _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", here, "link", "add", "eth0", "type", "veth", "peer", "eth0", "netns", there)
-        for number, name in enumerate(made.names, 1):
-            _ip("-n", name, "address", "add", f"10.88.0.{number}/24", "dev", "eth0")
-            _ip("-n", name, "link", "set", "eth0", "up")
-        for name in made.names:  # the kernel reports the link late
-            while "state UP" not in _ip("-n", name, "link", "show", "eth0"):
-                time.sleep(0.05)
+        for k, nic in enumerate(made.nics):
+            _ip("-n", here, "link", "add", nic, "type", "veth", "peer", nic, "netns", there)
+            for number, name in enumerate(made.names, 1):
+                _ip("-n", name, "address", "add", f"10.88.{k}.{number}/24", "dev", nic)
+                _ip("-n", name, "link", "set", nic, "up")
+        made.wait_until_up()
         yield made
     finally:
         for name in made.names:

@@ -23,6 +23,7 @@ from sley.communicator.rendezvous.gather import (
 )
 from sley.communicator.rendezvous.hosts import Description, Hosts, Process
 from sley.communicator.rendezvous.local import Host, exchange_descriptors, listen, spare_descriptor
+from sley.communicator.rendezvous.nics import Nic
 from sley.communicator.rendezvous.stores import MpiStore, Store
 from sley.engine.limits import instance
 from sley.errors import SleyError, telling
@@ -41,7 +42,8 @@ class Rendezvous:
     """Ranks that have found one another, with their descriptions.
 
     rank, ranks, name: as they were given. descriptions: of every rank, by rank.
-    hosts: which ranks share a host. nic: the network interface that this rank is bound to.
+    hosts: which ranks share a host. nics: the network interfaces of this host that are used, of
+        which this rank is bound to `nic`.
     secret: 32 bytes that only the ranks know. job: a public name of this start alone, 32
         hexadecimal digits.
 
@@ -60,11 +62,14 @@ class Rendezvous:
         self.secret, self.job = secret, job_of(secret)
         self.descriptions = descriptions
         self.hosts = Hosts.of([description.process.host for description in descriptions])
-        nics = descriptions[member.rank].nics
-        # A host's ranks are bound to its interfaces in turn.
-        self.nic = nics[self.hosts.local[member.rank] % len(nics)]
         self._member, self._deadline = member, deadline
         self._exchanges = 0
+        self.use(descriptions[member.rank].nics)
+
+    def use(self, nics: Sequence[Nic]) -> None:
+        """Binds this host's ranks to some of its interfaces, in turn."""
+        self.nics = tuple(nics)
+        self.nic = self.nics[self.hosts.local[self.rank] % len(nics)]
 
     def exchange(self, value: bytes) -> list[bytes]:
         """The values of all ranks, by rank; all ranks call it, in the same order, within the rest

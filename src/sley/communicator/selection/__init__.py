@@ -4,6 +4,7 @@ kinds.py          kinds of calls, and the collective of each
 policy.py         what a tuner has learned, as a value and a file
 rules.py          the library's table: which algorithm for which sizes, and why
 device_rules.py   the same for devices of one host, by simulation
+replanned.py      trees for the rates of the interfaces between hosts
 plans.py          the plans of a communicator, each loaded or compiled once
 places.py         plans that are right in place and out of place
 ready_plans.py    a proven plan that calls may use, and what it must be for that

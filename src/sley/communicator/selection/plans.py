@@ -119,7 +119,7 @@ class Plans:
 
     problems: problems of the files of `plan_dir`, of the cache and of the policy, which are then
     not used. Those of the policy's plans are added when a call needs the plan.
-    on_registration: called after `register` has succeeded, if it isn't None.
+    on_registration: called after `register` or `replan`, if it isn't None.
     changes: of plans that the policy chose, in the order in which they were made.
 
     Within their sizes, user plans take precedence over the policy and the library's algorithms:
@@ -153,6 +153,7 @@ class Plans:
         self._in_order: set[str] = set()
         self._making = nullcontext() if devices is None else _MAKING
         self.on_registration: Callable[[], None] | None = None
+        self._replanned: Mapping[str, Sequence[PlanRow]] = {}
         self._given: dict[int, ReadyPlan] = {}
         self._registered: list[ReadyPlan] = []
         self._folder, refused = PlanFolder(), None
@@ -309,6 +310,14 @@ class Plans:
             self.on_registration()
         return [str(user_plan) for user_plan in found]
 
+    def replan(self, rows: Mapping[str, Sequence[PlanRow]]) -> None:
+        """Takes these rows of kinds of calls before the library's, in place of earlier ones. All
+        ranks give the same."""
+        with self._lock:
+            self._replanned, self._tables = rows, {}
+        if self.on_registration is not None:
+            self.on_registration()
+
     def given(self, plan: Plan, *, is_proven: bool = False) -> ReadyPlan:
         """A plan that a call brings; proves it, once. Errors: N651, N652, V2xx."""
         with self._lock:
@@ -386,6 +395,12 @@ class Plans:
                 disk=self._use_cache,
                 same_bits=self._same_bits,
             )
+            before = [] if in_place is None else self._replanned.get(kind, ())
+            placed = (
+                replace(row, recipe=row.recipe.given(in_place=in_place), in_place=in_place)
+                for row in before
+            )
+            library = (*placed, *library)
             rows = (*(one.row for one in user), *tuned, *library)
             # Between two borders of any of them the same one comes first, so it tells for all.
             # At 1 data begin: without data there is nothing to tune.
