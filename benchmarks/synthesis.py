@@ -1,12 +1,12 @@
 """Synthesised trees and routes: how close their link loads, and simulated calls, come to the bound.
 
     python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--small] [--within SHARE]
-                                   [--random N] [--failures N]
+                                   [--random N] [--failures N] [--collective NAME ...]
 
 For each topology and collective: the trees or routes, the most sends of one, the share of the
 bandwidth bound by the loads of links, and processor seconds and peak memory of the search, in a
 process of its own; then of low trees the fewest sends, the most of the bound, its sends and the
-seconds. Without topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs, or 64 for routes.
+seconds. Without topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs.
 --random adds N random topologies of up to 12 GPUs with direct links; --failures N random failures
 of each topology: a card that is gone or at half its rate. --simulate also finds the fastest plan of
 64 blocks a rank at most at 1 GB, and the fastest of the library's other algorithms, with the same
@@ -149,7 +149,8 @@ def small(what: str | int, collective: str) -> Iterator[str]:
     topology: Any = random_topology(what) if isinstance(what, int) else topologies.find(what)
     others = library(topology, collective)
     for size in SMALL:
-        _, made, choice = fastest(collective, topology, size_in_bytes(size), in_place=True)
+        found = fastest(collective, topology, size_in_bytes(size), in_place=True)
+        made, choice = found.synthesis, found.choice
         time_us, chunks = choice.end.time_us, made.chunks / topology.ranks
         text = f"{size}: {time_us:.1f} us ({made.sends} sends, {chunks:g} chunks)"
         if others:
@@ -181,14 +182,13 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("topology", nargs="*", help="by default every machine")
+    parser.add_argument("--collective", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--random", type=int, default=0, metavar="N")
     parser.add_argument("--failures", type=int, default=0, metavar="N")
     parser.add_argument("--within", type=float, default=0.05)
     given = parser.parse_args()
-    from sley import topologies
-    from sley.topologies.routes import MOST_RANKS
 
     print(machine.text(machine.facts()))
     print(f"within {given.within:g} of the bound, as far as chunks allow")
@@ -197,9 +197,7 @@ def main() -> None:
     form = "{:<16}{:<15}" + "{:>9}" * 11
     print(form.format(*head))
     for what in given.topology or names():
-        for collective in COLLECTIVES:
-            if collective == "alltoall" and topologies.find(what).ranks > MOST_RANKS:
-                continue
+        for collective in given.collective:
             # A process each, for its own peak memory.
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 name, ranks, row = pool.submit(packed, what, collective, given.within).result()
@@ -217,14 +215,14 @@ def main() -> None:
             for text in small(what, collective) if given.small else ():
                 print(f"    {text}", flush=True)
     for seed in range(given.random if given.small else 0):
-        for collective in COLLECTIVES:
+        for collective in given.collective:
             title = f"random {seed}, {collective}"
             print(title, *small(seed, collective), sep="\n    ", flush=True)
     groups: dict[str, list[Any]] = {f"{given.random} random topologies": [*range(given.random)]}
     for what in [one for one in given.topology if has_cards(one)] if given.failures else ():
         groups[f"{given.failures} failures on {what}"] = [(what, n) for n in range(given.failures)]
     for title, members in groups.items():
-        for collective in COLLECTIVES if members else ():
+        for collective in given.collective if members else ():
             rows = [packed(what, collective, given.within)[2] for what in members]
             shares, seconds = [row[3] for row in rows], [row[4] for row in rows]
             print(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from sley import load, topologies
 from sley.cli import main
+from sley.compiler import comparison
 from sley.topologies.one_gpu import ONE_H100
 from support.inputs.schedule_files import forest
 
@@ -132,12 +135,36 @@ def test_a_long_search_tells_how_far_it_is_without_a_terminal(
     line = ("choose", "ring-allreduce", *FEW, "--protocol", "ll", "-b", "4K", "-e", "4K")
     assert "choosing" not in sley(*line).stderr
     monkeypatch.setattr("sley.cli.output._LINE_S", 0.0)
-    monkeypatch.setattr("sley.cli.choose.LONG", 0)
     result = sley(*line)
-    assert re.search(r"^choosing: \d+ of \d+$", result.stderr, re.MULTILINE)
-    assert re.match(r"note: choosing takes \d+ steps", result.stderr)
+    assert re.search(r"^choosing: \d+ of \d+, about \d+ s left$", result.stderr, re.MULTILINE)
     assert "choosing" not in result.stdout
     assert "choosing" not in sley(*line, "--json").stderr
+
+
+def test_ctrl_c_ends_a_search_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = comparison._compare
+
+    def interrupted(*arguments: Any) -> Any:
+        monkeypatch.setattr(comparison, "_compare", compared)
+        signal.raise_signal(signal.SIGINT)
+        return compared(*arguments)
+
+    monkeypatch.setattr(comparison, "_compare", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    result = sley("choose", "ring-allreduce", *FEW, "-b", "4K", "-e", "4K")
+    assert result.exit_code == 130
+    assert "combinations not compared" in result.stdout
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_ends_a_command_with_the_exit_code_of_shells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sley.cli.choose.choose", lambda *_, **__: signal.raise_signal(2))
+    monkeypatch.setattr("sley.cli.choose.first_interrupt", lambda: nullcontext(lambda: False))
+    result = sley("choose", "ring-allreduce", *FEW, "-b", "4K", "-e", "4K")
+    assert result.exit_code == 130
+    assert result.stderr.endswith("interrupted\n")
 
 
 def test_a_collective_stands_for_its_algorithms_that_fit() -> None:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import sley
 from sley.compiler import pipeline
+from sley.compiler.candidates import candidates
 from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row
-from sley.compiler.space import Space, candidates
+from sley.compiler.space import Space
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
@@ -285,6 +286,37 @@ def test_progress_reaches_its_end() -> None:
     assert {total for _, total in seen} == {seen[-1][0]}
 
 
+@pytest.mark.parametrize("by", [{"limit_s": 1e-9}, {"progress": lambda _done, _all: True}])
+def test_a_search_that_is_ended_gives_the_best_so_far(
+    table: sley.Choices, by: dict[str, Any]
+) -> None:
+    found = sley.choose([RING, ALL_PAIRS], SIZES, NDV4, **SMALL, **by)
+    assert found.sizes == table.sizes
+    assert found.left > table.left == 0
+    assert f"{found.left} combinations not compared" in str(found.show())
+    last = found.ranges[-1]
+    assert last.plan == sley.compile(last.program, last.options, topology=NDV4)
+    assert last.end.time_us > table.ranges[-1].end.time_us
+
+
+@pytest.mark.parametrize("most_blocks", [108, pytest.param(20, marks=pytest.mark.slow)])
+def test_plans_that_share_blocks_are_left_out_only_where_they_would_not_be_chosen(
+    monkeypatch: pytest.MonkeyPatch, most_blocks: int
+) -> None:
+    program = sley.algorithms.hierarchical_allreduce(2, 4, in_place=True)
+    tried = {"allocate": ["connection", "state"], "instances": [1, 8, 16], "channels": 1}
+    tables = []
+    for reach in (None, float("inf"), 0.0):
+        if reach is not None:
+            monkeypatch.setattr("sley.compiler.comparison._REACH", reach)
+        found = sley.choose(
+            program, SIZES, "2x4", schedule="msccl", most_blocks=most_blocks, **tried
+        )
+        tables.append([(r.begin, r.end, r.options) for r in found.ranges])
+    assert tables[0] == tables[1], "none would have been chosen"
+    assert tables[0] != tables[2], "without any the choice would be another"
+
+
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
@@ -401,5 +433,6 @@ def test_passes_that_do_the_same_for_several_candidates_run_once(
         "assign_channels",
         lambda dag, *rest: runs.append(1) or assign_channels(dag, *rest),
     )
-    sley.choose(RING, "1M", NDV4, instances=[1, 2], channels=[1], schedule=["msccl", "hpds"])
-    assert len(runs) == 2 * 2  # not for both allocations
+    tried = {"instances": [1, 2], "allocate": ["connection", "instance"]}
+    sley.choose(RING, "1M", NDV4, channels=[1], schedule="msccl", **tried)
+    assert len(runs) == 2  # not for both allocations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
@@ -25,12 +26,21 @@ from sley.cli.options import (
     executor_of,
     flag,
     jobs_option,
+    limit_option,
     place_option,
     same_bits_option,
     script_arguments,
     size_options,
 )
-from sley.cli.output import Phases, attributes, echo, print_json, print_note, report_notes
+from sley.cli.output import (
+    INTERRUPTED,
+    Phases,
+    attributes,
+    echo,
+    first_interrupt,
+    print_json,
+    report_notes,
+)
 from sley.cli.simulating import Simulating, simulation_options
 from sley.cli.sources import (
     MESSAGE_TARGETS,
@@ -57,9 +67,6 @@ from sley.ir.sizes import size_in_bytes, size_text
 from sley.ir.topology import Topology
 from sley.report.limit import threads_of
 
-LONG = 150_000
-"""Messages of the programs times steps of a search, from which on its length is told beforehand."""
-
 
 @click.command("choose", cls=PlanCommand)
 @click.argument("what", nargs=-1, required=True)
@@ -71,6 +78,7 @@ LONG = 150_000
 @argument_option
 @collective_option
 @jobs_option
+@limit_option
 @same_bits_option
 @click.option(
     "--target",
@@ -94,6 +102,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     arguments: dict[str, object],
     collective: str | None,
     jobs: int,
+    limit_s: float | None,
     same_bits: SameBits,
     target: str | None,
     output: Path | None,
@@ -134,17 +143,15 @@ def choose_command(  # as many parameters as options; click passes each by name
     if nccl:
         check_nccl(programs[0].collective, cluster)
         note_better_switches(topology)
-    with executor_of(jobs) as executor, phases.progress("choosing") as report:
-        work = sum(map(_messages, programs))
+    with (
+        executor_of(jobs) as executor,
+        first_interrupt() as is_interrupted,
+        phases.progress("choosing") as report,
+    ):
 
-        def show(done: int, total: int) -> None:
-            if done == 0 and work * total >= LONG and not phases.quiet:
-                print_note(
-                    f"choosing takes {total} steps: each combination of options is compiled, and "
-                    "each size simulated; fewer values (--protocol, --schedule, --channels, "
-                    "--instances) take less time"
-                )
+        def show(done: int, total: int) -> bool:
             report(done, total)
+            return is_interrupted()
 
         choices = choose(
             programs,
@@ -153,6 +160,7 @@ def choose_command(  # as many parameters as options; click passes each by name
             interpreter=simulating.interpreter,
             model=simulating.model(cluster),
             target=target if output is None else runtime,
+            limit_s=limit_s,
             progress=show,
             executor=executor,
             **options,
@@ -174,7 +182,21 @@ def choose_command(  # as many parameters as options; click passes each by name
     if phases.quiet:
         more = {"nccl": [asdict(one) for one in theirs]} if nccl else {}
         print_json(_json(choices, commands, paths) | more | {"seconds": phases.seconds})
-        return
+    else:
+        _print(choices, commands, theirs, paths, runtime, phases)
+    if is_interrupted():
+        sys.exit(INTERRUPTED)
+
+
+def _print(
+    choices: Choices,
+    commands: list[str],
+    theirs: list[Beside],
+    paths: list[Path],
+    runtime: str,
+    phases: Phases,
+) -> None:
+    """Prints a table. paths: its files, for `runtime`."""
     echo(choices.show())
     if phases.verbose:
         for one, command in zip(choices.ranges, commands, strict=True):
@@ -183,16 +205,12 @@ def choose_command(  # as many parameters as options; click passes each by name
         echo("\n".join(beside_lines(theirs)))
     for path in paths:
         echo(f"{'written':<23}{path} for {runtime}")
-    if output is not None:
-        wanted = formats.target_named(runtime)
-        command = f"sley package DIR --table {output / TABLE} --target {runtime_of(wanted).name}"
+    if paths:
+        wanted, table = formats.target_named(runtime), paths[0].parent / TABLE
+        command = f"sley package DIR --table {table} --target {runtime_of(wanted).name}"
         command += f"@{wanted.version}" if wanted.version else ""
         echo(f"{'for a runtime':<23}{command}")
     phases.report()
-
-
-def _messages(program: Program | Plan) -> int:
-    return len(program.transfers if isinstance(program, Program) else program.instructions)
 
 
 def _form(runtime: str) -> formats.Format:
@@ -295,7 +313,7 @@ def _json(choices: Choices, commands: list[str], paths: list[Path]) -> dict[str,
     ]
     for row, path in zip(ranges, paths, strict=False):
         row["file"] = str(path)
-    own = attributes(choices, "interpreter", "target", "candidates", "simulations")
+    own = attributes(choices, "interpreter", "target", "candidates", "simulations", "left")
     return {"ok": True, "topology": choices.topology.name, **own, "ranges": ranges}
 
 

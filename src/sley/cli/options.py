@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -502,7 +503,15 @@ def same_bits_option(command: F) -> F:
 
 
 jobs_option = click.option(
-    "-j", "--jobs", type=POSITIVE, default=1, help="Processes that simulate."
+    "-j", "--jobs", type=POSITIVE, default=1, help="Processes that compile and simulate."
+)
+
+limit_option = click.option(
+    "--limit",
+    "limit_s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="End the search then, with the best that was compared. Ctrl-C does so, too.",
 )
 
 
@@ -513,7 +522,10 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
         yield None
         return
     # Processes that start afresh: a forked one has locks of threads that it doesn't have.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
+    # Ctrl-C reaches them, too, but this process decides what it ends.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, signal.signal, ignore) as executor:
         yield executor
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 import warnings
@@ -22,6 +23,7 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
@@ -31,6 +33,9 @@ from sley.report.tables import stage_table
 
 T = TypeVar("T")
 
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 
 _NOTES = "sley.notes"
 """Where click's context keeps the remarks of a command."""
@@ -133,6 +138,9 @@ class Command(_Successors):
         except OSError as error:
             echo(f"error: {error}", err=True)
             sys.exit(1)
+        except KeyboardInterrupt:
+            echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)
 
 
 class CommandGroup(_Successors, click.Group):
@@ -243,7 +251,25 @@ def progress_bar(*, quiet: bool) -> Progress:
     if not console.is_terminal:
         return _Lines(disable=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+    times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
+    return Progress(*columns, *times, console=console, transient=True)
+
+
+@contextmanager
+def first_interrupt() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C doesn't end what is done here: the function that it gets tells whether it came. The
+    second one ends it."""
+    came = list[int]()
+
+    def note(number: int, _frame: object) -> None:
+        came.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 _LINE_S = 10.0
@@ -272,5 +298,10 @@ class _Lines(Progress):
             return
         self._last = time.monotonic()
         task = next(task for task in self.tasks if task.id == task_id)
-        total = "" if task.total is None else f" of {task.total:.0f}"
-        echo(f"{task.description}: {task.completed:.0f}{total}", err=True)
+        line = f"{task.description}: {task.completed:.0f}"
+        if task.total is not None:
+            line += f" of {task.total:.0f}"
+        if task.total and task.completed and task.elapsed:
+            left_s = task.elapsed * (task.total / task.completed - 1)
+            line += f", about {left_s:.0f} s left"
+        echo(line, err=True)

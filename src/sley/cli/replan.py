@@ -90,7 +90,7 @@ def replan_command(
             options = compared(plan.collective.name, switched=len(plan.grouped) > 0)
             plan = choose(lift(plan), size, whole, **options).at(size).plan
         name, in_place = plan.collective.name, plan.collective.in_place
-        *_, found = fastest(name, left, size, in_place=in_place)
+        found = fastest(name, left, size, in_place=in_place).choice
     new = found.plan
     if output is not None:
         files.save(new, output)

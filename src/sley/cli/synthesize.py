@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from sley.cli.choose import options_json
-from sley.cli.options import SizeType, Whole, common_options, output_option, place_option
+from sley.cli.options import (
+    SizeType,
+    Whole,
+    common_options,
+    limit_option,
+    output_option,
+    place_option,
+)
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.sources import topology_of
 from sley.compiler.synthesis import Synthesis, fastest
@@ -39,6 +46,7 @@ from sley.topologies.forests import MOST_CHUNKS, WITHIN
 )
 @click.option("--size", type=SizeType(), default="1G", help="Size of the call to simulate.")
 @place_option(default=True)
+@limit_option
 @output_option("Write the program here, as Python, or a picture of rank 0's trees.")
 @common_options
 def synthesize_command(  # as many parameters as options; click passes each by name
@@ -48,6 +56,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     within: float,
     size: int,
     in_place: bool,
+    limit_s: float | None,
     output: Path | None,
     phases: Phases,
 ) -> None:
@@ -65,14 +74,23 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     cluster = topology_of(topology)
     assert cluster is not None
     with phases("packing, compiling and simulating"):
-        front, made, choice = fastest(
-            collective, cluster, size, chunks=chunks, within=within, in_place=in_place
+        found = fastest(
+            collective,
+            cluster,
+            size,
+            chunks=chunks,
+            within=within,
+            in_place=in_place,
+            limit_s=limit_s,
         )
+    front, made, choice = found.front, found.synthesis, found.choice
     part, program = made.parts[0], choice.program
     word, best = "trees", dict[str, float]()
     if isinstance(part, Routing):
         word, best = "routes", {"best_routes_GBps": part.optimum_GBps}
-    bounds = Bounds.of(program.collective, cluster)
+    c = program.collective
+    orders = c.blocks * c.chunks // part.chunks if not best else 1
+    bounds = Bounds.of(c, cluster)
     share = made.algbw_GBps / bounds.algbw_GBps
     _write(made, program, output)
     if phases.quiet:
@@ -81,6 +99,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             **{word: len(part.weight)},
             height=part.height,
             chunks=part.chunks,
+            sum_orders=orders,
             algbw_GBps=made.algbw_GBps,
             **best,
             front=[attributes(one, "sends", "chunks", "algbw_GBps") for one in front],
@@ -93,6 +112,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
                 "blocks": choice.plan.blocks_per_rank,
                 "options": options_json(choice.options),
             },
+            left=found.left,
             output=None if output is None else str(output),
         )
         return
@@ -101,6 +121,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     rows = [
         ("program", program.name),
         (word, f"{len(part.weight)}, at most {of} {whole.format(data)}"),
+        *[("sums", f"in {orders} orders")] * (orders > 1),
         *(("best routes", f"{rate:.2f} GB/s algbw at most") for rate in best.values()),
         ("link loads", f"{made.algbw_GBps:.2f} GB/s algbw, {share:.1%} of the bound"),
         ("bound", f"{bounds.algbw_GBps:.2f} GB/s, by {bounds.reason}"),
@@ -115,6 +136,8 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     print_rows(rows)
     print_written(output)
     _print_front(front, made, word, bounds)
+    if found.left:
+        echo(f"# the time was over: {counted(found.left, 'combination')} not compared")
     phases.report()
 
 

@@ -134,6 +134,7 @@ class Choices:
     ranges: the ranges, from small to large sizes.
     candidates: the number of different plans that were compared.
     simulations: the number of simulations; candidates that could not win were left out.
+    left: the combinations of options that a limit of time left out.
     """
 
     topology: Topology
@@ -142,6 +143,7 @@ class Choices:
     ranges: tuple[Choice, ...]
     candidates: int
     simulations: int
+    left: int = 0
 
     def __repr__(self) -> str:
         sizes, ranges = self.sizes, counted(len(self.ranges), "range")
@@ -170,6 +172,8 @@ class Choices:
             f"# each is within {MARGIN:.0%} of the fastest in its range; the simulator's own "
             f"errors, median / 90th percentile: {errors_text(self.topology)}",
         ]
+        if self.left:
+            head.append(f"# the time was over: {counted(self.left, 'combination')} not compared")
         most = max(choice.plan.blocks_per_rank for choice in self.ranges)
         if remark := blocks_text(most):
             head.append(f"# up to {most} blocks on a rank: {remark}; max_blocks limits them")

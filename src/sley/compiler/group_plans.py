@@ -156,7 +156,7 @@ class _Search:
 
     def _fastest(self, call: int, part: _Alike) -> Choice:
         """The trees and instances with which a call is the fastest alone."""
-        *_, choice = fastest(
+        return fastest(
             self._calls[call].collective,
             part.topology,
             self._size[call],
@@ -164,8 +164,7 @@ class _Search:
             protocol="Simple",  # calls that are simulated at once have one
             instances=list(_INSTANCES),
             most_blocks=self._most_blocks,
-        )
-        return choice
+        ).choice
 
     def _with_instances(self, call: int, part: _Alike, instances: int) -> tuple[Program, Plan]:
         """The program and plan of these trees with a number of instances."""

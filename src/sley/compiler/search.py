@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any
 
+from sley.compiler.candidates import Candidate, Contender, Maker
 from sley.compiler.choices import MARGIN, Choice, Choices, Prediction, RunnerUp
+from sley.compiler.comparison import Comparison, Progress
 from sley.compiler.options import Options
 from sley.compiler.passes.lift import lift
 from sley.compiler.pipeline import check_kind
-from sley.compiler.space import Candidate, Contender, Space, candidates
+from sley.compiler.space import Space
 from sley.errors import without_inner_frames
 from sley.errors.compiler import C304, C313
 from sley.errors.simulation import S701
@@ -50,9 +50,6 @@ _SAME_PLACE = (
 FINALISTS = 4
 """Candidates of a range that are simulated with the variants."""
 
-Progress = Callable[[int, int], None]
-"""Called with the number of steps that are done, and of all steps."""
-
 
 # More than eight parameters: one call gives the parameters of the search and of the simulation.
 @without_inner_frames
@@ -66,6 +63,7 @@ def choose(
     model: CostModel | None = None,
     target: str | Target | None = None,
     most_blocks: int = RESIDENT_BLOCKS,
+    limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
     **overrides: Any,
@@ -89,10 +87,11 @@ def choose(
         tile-major and per_chunk, and they are within its limits.
     most_blocks: without max_blocks, plans with more thread blocks on a rank are left out; by
         default the multiprocessors of an A100.
+    limit_s: the search ends after so many seconds, or as soon as there is a plan after that, with
+        the best that it has compared: `Choices.left` tells what is left.
     progress: called with the number of steps that are done, and of all steps, first with 0 done:
-        each combination of options is a step, and each compared size.
-    executor: simulates the sizes; by default this thread does. Each of its processes compiles the
-        candidates once.
+        each combination of options is a step. If it returns True, the search ends as at `limit_s`.
+    executor: compiles and simulates; by default this thread does.
     overrides: options by name, which take precedence over `options`; of a list each value is tried.
 
     There are as few ranges as possible: at every compared size of a range its choice is within 6 %
@@ -117,33 +116,22 @@ def choose(
     if interpreter is None:
         interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
     space = replace(Space.of(options, overrides, runtime), most_blocks=most_blocks)
-    report = progress or (lambda done, total: None)
-    steps = len(all_sizes)
-    built = max(sum(len(s) for program, _ in contenders for s in space.series(program)), 1)
-    report(0, built + steps)
-    found = candidates(
-        contenders,
-        cluster,
-        space,
-        interpreter=interpreter,
-        progress=lambda done, total: report(done, total + steps),
-    )
-    search = _CandidateSearch(found)
-    made_rows: Iterator[_Row] = map(search.row, all_sizes)
-    if executor is not None:
-        made = pickle.dumps((contenders, cluster, space, interpreter))
-        made_rows = executor.map(_row_of, [made] * steps, all_sizes)
-    rows = []
-    for row in made_rows:
-        rows.append(row)
-        report(built + len(rows), built + steps)
+    maker = Maker(contenders, cluster, space, interpreter=interpreter)
+    comparison = Comparison(maker, all_sizes)
+    left = comparison.run(executor, limit_s, progress or (lambda done, total: None))
+    search = _CandidateSearch(comparison.candidates)
+    rows = [
+        _Row(size, {n: us[size] for n, us in enumerate(comparison.times_us) if size in us})
+        for size in all_sizes
+    ]
     return Choices(
         topology=cluster,
         interpreter=interpreter,
         target=None if runtime is None else str(runtime),
         ranges=tuple(search.choices(rows)),
-        candidates=len(found),
+        candidates=len(comparison.candidates),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),
+        left=left,
     )
 
 
@@ -171,21 +159,6 @@ class _CandidateSearch:
 
     candidates: list[Candidate]
     simulations: int = 0
-
-    def row(self, size_bytes: int) -> _Row:
-        """Simulates every candidate that can still be second, or within MARGIN of the fastest, by
-        its lower bound."""
-        least = sorted((c.least(size_bytes), index) for index, c in enumerate(self.candidates))
-        times: dict[int, float] = {}
-        first = second = float("inf")
-        # By ascending lower bound: the first bound that is too high rules out all that follow.
-        for least_us, index in least:
-            if least_us > max(first * (1 + MARGIN), second):
-                break
-            time_us = self.candidates[index].simulator(size_bytes).time_us
-            times[index] = time_us
-            first, second = sorted((first, second, time_us))[:2]
-        return _Row(size_bytes, times)
 
     def choices(self, rows: Sequence[_Row]) -> Iterator[Choice]:
         """The choices for ranges that cover the sizes of all rows. Errors: V2xx."""
@@ -250,7 +223,11 @@ class _CandidateSearch:
             slower, size_bytes, second = min(others)
             candidate = self.candidates[second]
             runner_up = RunnerUp(
-                candidate.program.name, candidate.options, size_bytes, slower, candidate.as_given
+                candidate.program.name,
+                candidate.options,
+                size_bytes,
+                slower,
+                candidate.place.as_given,
             )
         return Choice(
             begin=_predict(chosen, begin),
@@ -259,7 +236,7 @@ class _CandidateSearch:
             options=chosen.options,
             plan=chosen.plan,
             runner_up=runner_up,
-            as_given=chosen.as_given,
+            as_given=chosen.place.as_given,
         )
 
 
@@ -276,23 +253,6 @@ def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
             groups.append([row])
             common = set(near)
     return groups
-
-
-def _row_of(made: bytes, size_bytes: int) -> _Row:
-    """The row of a size, in a process of an executor. made: what the candidates are made from,
-    pickled."""
-    return _search_of(made).row(size_bytes)
-
-
-@lru_cache(maxsize=1)
-def _search_of(made: bytes) -> _CandidateSearch:
-    """The search of an executor's process, with its own candidates."""
-    contenders, topology, space, interpreter = pickle.loads(made)
-    return _CandidateSearch(
-        candidates(
-            contenders, topology, space, interpreter=interpreter, progress=lambda _done, _all: None
-        )
-    )
 
 
 def _predict(candidate: Candidate, size_bytes: int) -> Prediction:

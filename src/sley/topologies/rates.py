@@ -20,7 +20,7 @@ import numpy as np
 from sley.errors.topology import T612
 from sley.ir.graph import maximum_flow
 from sley.ir.linear import LinearProgram
-from sley.ir.tables import BoolArray, FloatArray, LongArray, frozen_array
+from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray, frozen_array
 from sley.ir.topology import Topology
 from sley.topologies.groups import Group
 
@@ -189,9 +189,14 @@ class _Program:
         self._program.limit(uses, np.minimum(rates[links] / self._scale, _AMPLE))
 
     def _limit_roots(self) -> None:
-        """Makes the rate of what a root passes through its switch at least that of its trees."""
+        """Makes the rate of what a root passes as a pair of its own at least that of its trees; a
+        root without such a pair has none, if others have one."""
         pairs, at = self._pairs, len(self._ups) * self._classes
         own = np.flatnonzero(pairs.src == pairs.dst)
+        without = np.unique(self._root[np.setdiff1d(np.arange(len(pairs.group)), pairs.src[own])])
+        if len(own) and len(without):
+            only = np.arange(len(without)), at + without, np.ones(len(without))
+            self._program.limit([only], np.zeros(len(without)))
         own = own[np.unique(self._class[own], return_index=True)[1]]
         row, root = np.arange(len(own)), pairs.src[own]
         if len(own):
@@ -323,6 +328,34 @@ class RankPairs:
         return cls(topology, *map(frozen_array, columns, kinds))
 
     @classmethod
+    def with_chains(cls, topology: Topology, ranks: LongArray) -> RankPairs:
+        """The pairs of a node, where trees are chains over all nodes, from which a tree goes in
+        each: data from and to other nodes passes a root as a pair of its own. ranks: of the node.
+        """
+        group, nodes = Group.of(topology, ranks.tolist()), topology.nodes
+        own = cls.of(group.topology)
+        places = np.argsort(topology.node, kind="stable").reshape(nodes, -1)
+        node, number = int(topology.node[ranks[0]]), np.full(len(topology.links), NONE)
+        number[group.links] = np.arange(len(group.links))
+        after, before = places[(node + 1) % nodes], places[node - 1]
+        ways = [topology.paths(*ends) for ends in ((ranks, after), (before, ranks))]
+        root, link = (np.concatenate([getattr(w, k) for w in ways]) for k in ("source", "target"))
+        inside = number[link] != NONE
+        root, link = np.unique(np.stack([root, number[link]])[:, inside], axis=1)
+        # Without places that have no way to other nodes.
+        passing, pair = np.unique(root, return_inverse=True)
+        times = np.full(len(root), 1 - 1 / nodes)
+        columns = (
+            *(own.group, own.node),
+            *(np.append(of, passing) for of in (own.src, own.dst)),
+            np.append(own.pair, len(own.src) + pair),
+            np.append(own.link, link),
+            np.append(own.times, times),
+            own.vertex,
+        )
+        return cls._of(group.topology, columns)
+
+    @classmethod
     def through_switches(cls, topology: Topology) -> RankPairs:
         """The pairs of an AllReduce in which trees join nodes. Data goes down from a rank to a head
         in another node, which multicasts it by its switch; the sum that the head reads there goes
@@ -377,7 +410,7 @@ class RankPairs:
     @property
     def are_switched(self) -> bool:
         """Whether trees join nodes."""
-        return bool((self.src == self.dst).any())
+        return len(np.unique(self.vertex)) < len(self.vertex)
 
     @property
     def groups(self) -> int:
@@ -424,16 +457,23 @@ class RankPairs:
         return np.lexsort((places, nodes, places != 0, nodes == 0))
 
     def classes(self, *marks: np.ndarray) -> tuple[LongArray, LongArray, LongArray]:
-        """int64 (pairs,), (members,) and (links,): numbers from 0, which differ where pairs, ranks
-        or links do, by the links of a path, their other pairs, and so on (the two-dimensional
-        algorithm of Weisfeiler and Leman). marks: (members,), properties of each rank."""
+        """int64 (pairs,), (members,) and (links,): the `colors` of pairs, ranks and links, numbered
+        from 0. marks: (members,), properties of each rank."""
+        color, of_link = self.colors(*marks)
+        return _numbers(color[self.src, self.dst]), _numbers(np.diag(color)), of_link
+
+    def colors(self, *marks: np.ndarray) -> tuple[LongArray, LongArray]:
+        """int64 (members, members), of each two ranks, linked or not, and int64 (links,): numbers
+        from 0, which differ where pairs, ranks or links do, by the links of a path, their other
+        pairs, and so on (the two-dimensional algorithm of Weisfeiler and Leman). marks: (members,),
+        properties of each rank."""
         ranks, links = len(self.group), self.topology.links
         # Hashes: equal sums of them are equal sets, almost surely.
         chance = np.random.default_rng(0)
         one = np.arange(ranks)
         color = np.zeros((ranks, ranks), np.int64)
         color[self.src, self.dst] = 1 + self.crosses
-        color[one, one] = 3 + _numbers(*marks)
+        color[one, one] = 3 + _numbers(np.zeros(ranks), *marks)
         color, of_link = _numbers(color).reshape(ranks, ranks), _numbers(links.GBps, links.kind)
         before, often = 0, 1 + _numbers(self.times)
         while (number := int(color.max() + of_link.max())) > before:
@@ -448,7 +488,7 @@ class RankPairs:
             through = np.zeros(len(links), np.int64)
             np.add.at(through, self.link, hashes[color[self.src, self.dst]][self.pair] * often)
             of_link = _numbers(of_link, through)
-        return _numbers(color[self.src, self.dst]), _numbers(color[one, one]), of_link
+        return color, of_link
 
 
 def _numbers(*columns: np.ndarray) -> LongArray:

@@ -1,16 +1,14 @@
 """Routes: an AllToAll's data over other ranks, where ranks have no link or the links of direct
 transfers would be the busiest.
 
-The steps, for at most MOST_RANKS ranks:
+The steps, for ranks that are alike enough (MOST_STEPS):
 
-1. *Candidates.* Direct transfers, then in each of a few rounds the shortest routes, by lengths that
-   grow exponentially with a link's load (Plotkin, Shmoys and Tardos 1995).
-2. *Shares.* A linear program divides each pair's data among its candidates, so that the busiest
-   link has the least load. Its dual is lengths of links: shorter routes by these are further
-   candidates, until there are none. The lengths also prove how good the best routes can be
-   (Shahrokhi and Matula 1990).
-3. *Whole chunks.* Each pair's chunks take routes by these shares, and those that are left the
-   routes with the least load.
+1. *Flows.* A linear program finds how each rank's data flows to all others, so that the busiest
+   link has the least load. Equal sends of data from equal origins have one variable, equal ranks or
+   links one row, which costs nothing (Grohe, Kersting, Mladenov and Selman 2014). Its dual is
+   lengths of links, which prove how good the best routes can be (Shahrokhi and Matula 1990).
+2. *Whole chunks.* From the ends of each rank's flow to its beginning, chunks take the sends by
+   their shares, and those that are left the ones with the least load.
 
 Routes go along the paths that transfers take (`Topology.paths`).
 """
@@ -19,39 +17,68 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from math import exp, inf
 
 import numpy as np
 
+from sley.errors import SleyError
 from sley.errors.topology import T612
 from sley.ir.graph import distances
 from sley.ir.linear import LinearProgram
-from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, Value, frozen_array, spans
+from sley.ir.tables import (
+    NONE,
+    FloatArray,
+    IntArray,
+    LongArray,
+    Value,
+    frozen_array,
+    offsets_of,
+    spans,
+)
 from sley.ir.topology import Topology
 from sley.topologies.forests import WITHIN, check_request
 from sley.topologies.rates import RankPairs
 
-MOST_RANKS = 64
-"""Bound on the ranks of a topology: the time of the linear program grows with their fourth power.
+MOST_STEPS = 1 << 18
+"""Bound on the steps that a program for the flows regards: it takes half a minute then."""
+
+MOST_RANKS = 1024
+"""Bound on the ranks of a topology: the time to tell which are alike grows with their third power.
 """
+
+MOST_DIRECT = 64
+"""The most ranks that exchange all data directly, if no routes have more bandwidth: each rank has
+connections to all others."""
 
 _TRIED_CHUNKS = (1, 2, 3, 4, 6, 8)
 """The chunks between two ranks that are tried, if the user gives no number."""
 
-_ROUNDS = 16
-"""Rounds in which candidates are looked for before the first linear program."""
+_PASSES = 4
+"""How often the flows of whole chunks are improved."""
 
-_STEEP = 8.0
-"""The logarithm of how much longer the busiest link is than one without load, in these rounds."""
+_STEEP = 60.0
+"""The logarithm of how much more a chunk costs on the busiest link than on one without load."""
 
-_PROGRAMS = 64
-"""The most linear programs: nearly always, one is enough."""
+_MOST_OVER = 2.0
+"""The highest load that prices regard, as a multiple of the highest by the flows."""
+
+_ROUNDING = 1e-6
+"""The part of a chunk by which rounding must not lose one."""
 
 _EXACT = 1e-3
-"""The share of the best time by which shares of candidates may be above it."""
+"""The share of the best time by which flows may be above it."""
 
 _PER_SEND = 1e-4
 """The cost of a send of all data beside the time of the busiest link: few sends, if that is all the
 difference."""
+
+_NOTHING = 1e-9
+"""A share of data that is rounding."""
+
+_PER_CROSSING = 3.0
+"""The cost of a send to another place of another node, in sends: with few of them, a rank has few
+connections."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,184 +145,282 @@ def find_routes(
     if topology.ranks == 1:
         empty = np.zeros(0, np.int64), np.zeros((0, 1), np.int32)
         return Routing(topology, *empty, float("inf"))
-    shares = _Shares(topology)
-    optimum = topology.ranks / shares.least
+    flows = _Flows.of(topology)
     best: Routing | None = None
     for number in _TRIED_CHUNKS if chunks is None else (chunks,):
-        weight = shares.whole(number)
-        used = weight > 0
-        passed = shares.passed[used]
-        passed = passed[:, (passed != NONE).any(axis=0)]
-        columns = frozen_array(weight[used], np.int64), frozen_array(passed, np.int32)
-        found = Routing(topology, *columns, optimum)
+        weight, passed = flows.whole(number)
+        columns = frozen_array(weight, np.int64), frozen_array(passed, np.int32)
+        found = Routing(topology, *columns, flows.optimum_GBps)
         if best is None or found.algbw_GBps > best.algbw_GBps * (1 + 1e-9):
             best = found
-        if best.algbw_GBps >= optimum * (1 - within - _EXACT):
+        if best.algbw_GBps >= flows.optimum_GBps * (1 - within - _EXACT):
             break
     assert best is not None  # some number is tried
     return best
 
 
-class _Shares:
-    """The shares of each pair's data that take its candidates.
+@dataclass(frozen=True, eq=False)
+class _Flows:
+    """Flows of data from every rank to all others, which divide it at will.
 
-    least: the load of the busiest link, in GB a GB/s for 1 GB between each two ranks, below which
-    no routes are. passed: int64 (candidates, longest), as in `Routing`, those of a pair one after
-    the other. share: float64 (candidates,). Errors: T612.
+    optimum_GBps: as of `Routing`. They consist of steps, which take data of an origin from one rank
+    to the next. origin: int64 (steps,). send: int64 (steps,), the pair of both ranks. share:
+    float64 (steps,), the part of the data for one rank that takes the step. far: float64 (ranks,
+    ranks), a distance of each rank from each origin, which grows by every step.
     """
 
-    def __init__(self, topology: Topology) -> None:
-        self._ranks, self._GBps = topology.ranks, topology.links.GBps
-        self._pairs = pairs = RankPairs.of(topology)
-        self._number = np.full((self._ranks, self._ranks), NONE)
-        self._number[pairs.src, pairs.dst] = np.arange(len(pairs.src))
-        self._from, self._to = np.nonzero(~np.eye(self._ranks, dtype=bool))
-        length, self.passed = self._shortest(np.ones(len(pairs.src)))
-        if np.isinf(length).any():
-            lost = int(np.argmax(np.isinf(length)))
+    pairs: RankPairs
+    optimum_GBps: float  # noqa: N815 - a unit
+    origin: LongArray
+    send: LongArray
+    share: FloatArray
+    far: FloatArray
+
+    @classmethod
+    def of(cls, topology: Topology) -> _Flows:
+        """The flows with which the busiest link has the least load. Errors: T612."""
+        pairs, ranks = RankPairs.of(topology), topology.ranks
+        far = _distances(pairs, np.ones(len(pairs.src)))
+        if np.isinf(far).any():
+            origin, lost = np.argwhere(np.isinf(far))[0].tolist()
             raise T612.error(
                 expected="transfers that reach every rank from every other, over others if need be",
-                found=f"{topology.name}: none from rank {self._from[lost]} to {self._to[lost]}",
+                found=f"{topology.name}: none from rank {origin} to {lost}",
             )
-        self.share = np.ones(len(self.passed))
-        load = self._load(self.share)
-        self.least = self._bound(load >= load.max() * (1 - 1e-9))
-        if self.least < load.max() * (1 - 1e-9):
-            self._divide(self._add_by_loads(load))
+        if ranks <= MOST_DIRECT and far.max() <= 1:
+            one = np.ones(len(pairs.src))
+            load = pairs.loads(one) / topology.links.GBps
+            least = _least_load(pairs, 1.0 * (load >= load.max() * (1 - 1e-9)))
+            if least >= load.max() * (1 - 1e-9):
+                return cls(pairs, ranks / least, pairs.src, np.arange(len(one)), one, far)
+        return _Program(pairs).flows()
 
-    def whole(self, number: int) -> LongArray:
-        """int64 (candidates,): how many of the chunks of each pair take each candidate: the whole
-        part of its share; then a chunk goes where its busiest link has the least load, and of
-        candidates with room, to the one with the fewest sends."""
-        count: LongArray = np.floor(self.share * number + 1e-6).astype(np.int64)
-        pair, sends, room = self._pair(), self._sent(), number * self.least
-        candidate, link, times = self._crossed()
-        busy = times / self._GBps[link]
-        load = np.bincount(link, busy * count[candidate], len(self._GBps)).astype(np.float64)
-        crossed = np.searchsorted(candidate, np.arange(len(pair) + 1))
-        of_pair = np.searchsorted(pair, np.arange(len(self._from) + 1))
-        lacking = number - np.bincount(pair, count, len(self._from)).astype(np.int64)
-        for one in np.repeat(np.arange(len(lacking)), lacking).tolist():
-            first, end = of_pair[one : one + 2]
-            own = slice(crossed[first], crossed[end])
-            peak = np.maximum.reduceat(load[link[own]] + busy[own], crossed[first:end] - own.start)
-            chosen = first + np.lexsort((sends[first:end], np.maximum(peak, room)))[0]
-            count[chosen] += 1
-            used = slice(crossed[chosen], crossed[chosen + 1])
-            load[link[used]] += busy[used]
-        return count
+    def whole(self, number: int) -> tuple[LongArray, LongArray]:
+        """The weights and the passed ranks of a `Routing`, with so many chunks between two ranks.
 
-    def _shortest(self, cost: FloatArray) -> tuple[FloatArray, LongArray]:
-        """float64 (pairs,): the length of a shortest route between each two ranks; int64 (pairs,
-        longest): that route. cost: float64 (linked pairs,), the length of each send, above 0."""
-        ranks, every = self._ranks, np.arange(self._ranks)
-        far = self._far(cost)
-        send = np.full((ranks, ranks), np.inf)
-        send[self._pairs.src, self._pairs.dst] = cost
-        # The rank before each one on a route from each origin.
-        before = np.stack([(far[origin][:, None] + send).argmin(axis=0) for origin in every])
-        length = far[self._from, self._to]
-        last, columns = np.where(np.isinf(length), self._from, self._to), list[LongArray]()
-        while (going := last != self._from).any():
-            columns.append(np.where(going, last, NONE))
-            last = np.where(going, before[self._from, last], last)
-        # Backwards, with the ends of short routes in the last columns.
-        passed = np.column_stack([self._from, *columns[::-1]])
-        moved = np.argsort(passed == NONE, axis=1, kind="stable")
-        return length, np.take_along_axis(passed, moved, axis=1)
-
-    def _far(self, cost: FloatArray) -> FloatArray:
-        """float64 (ranks, ranks): the length of a shortest route between each two ranks."""
-        return distances(
-            self._ranks, self._pairs.src, self._pairs.dst, cost, np.arange(self._ranks)
-        )
-
-    def _sends(self, length: FloatArray) -> FloatArray:
-        """float64 (linked pairs,): the length of each send, by float64 (links,), that of links."""
-        found = np.bincount(self._pairs.pair, length[self._pairs.link], len(self._pairs.src))
-        return found.astype(np.float64)
-
-    def _bound(self, length: FloatArray) -> float:
-        """The load of the busiest link below which no routes are, by any lengths of links."""
-        far = self._far(self._sends(length.astype(np.float64)))
-        return float(far.sum() / (length * self._GBps).sum())
-
-    def _sent(self) -> LongArray:
-        """int64 (candidates,): the sends of each candidate."""
-        sends: LongArray = (self.passed != NONE).sum(axis=1) - 1
-        return sends
-
-    def _pair(self) -> LongArray:
-        """int64 (candidates,): the pair of ranks of each candidate, among those with data."""
-        last = self.passed[np.arange(len(self.passed)), self._sent()]
-        return self.passed[:, 0] * (self._ranks - 1) + last - (last > self.passed[:, 0])
-
-    def _crossed(self) -> tuple[LongArray, LongArray, LongArray]:
-        """int64 (crossings,): a candidate, a link that it crosses, and how many times."""
-        candidate, turn = np.nonzero(self.passed[:, 1:] != NONE)
-        pair = self._number[self.passed[candidate, turn], self.passed[candidate, turn + 1]]
-        count, links = np.diff(self._pairs.offset)[pair], len(self._GBps)
-        crossing = spans(self._pairs.offset[pair], count)[1]
-        key = np.repeat(candidate, count) * links + self._pairs.link[crossing]
-        key, times = np.unique(key, return_counts=True)
-        return key // links, key % links, times
-
-    def _load(self, share: FloatArray) -> FloatArray:
-        """float64 (links,): the load of each link, if candidates take these shares."""
-        candidate, link, times = self._crossed()
-        return np.bincount(link, times * share[candidate], len(self._GBps)) / self._GBps
-
-    def _add(self, passed: LongArray) -> int:
-        """Adds candidates; returns how many are new."""
-        wide = max(passed.shape[1], self.passed.shape[1])
-        both = [
-            np.pad(one, ((0, 0), (0, wide - one.shape[1])), constant_values=NONE)
-            for one in (self.passed, passed)
-        ]
-        before = len(self.passed)
-        self.passed = np.unique(np.concatenate(both), axis=0)
-        self.passed = self.passed[np.argsort(self._pair(), kind="stable")]
-        return len(self.passed) - before
-
-    def _add_by_loads(self, load: FloatArray) -> float:
-        """Adds the shortest routes of each round, by lengths that grow with the load of all rounds
-        before it. Returns the least load of the busiest link in a round. load: that of the first.
+        An origin's chunks at a rank are in the order of those that stay, then of the steps by which
+        the others go on, and come by its steps in this order. So a chunk's way is found backwards.
         """
-        found, least = [self.passed], float(load.max())
-        for _ in range(_ROUNDS):
-            busy = np.exp(_STEEP * (load / load.max() - 1)) + np.exp(-_STEEP)
-            _, self.passed = self._shortest(self._sends(busy / self._GBps))
-            own = self._load(np.ones(len(self.passed)))
-            load, least = load + own, min(least, float(own.max()))
-            found.append(self.passed)
-        self.passed = found[0]
-        for passed in found[1:]:
-            self._add(passed)
-        return least
+        pairs, ranks = self.pairs, self.pairs.topology.ranks
+        taken = self._taken(number)
+        used = np.flatnonzero(taken)
+        origin, send, count = self.origin[used], self.send[used], taken[used]
+        before = pairs.src[send]
+        coming, going = (origin * ranks + end[send] for end in (pairs.dst, pairs.src))
+        order = np.argsort(coming, kind="stable")
+        begin = offsets_of(count[order])
+        first = begin[np.searchsorted(coming[order], np.arange(ranks * ranks))]
+        # The place of each step's first chunk among those at the rank that it leaves.
+        onward = np.argsort(going, kind="stable")
+        place = np.empty_like(count)
+        place[onward] = offsets_of(count[onward])[:-1]
+        place += number - place[onward][np.searchsorted(going[onward], going)]
+        source, rank = (np.repeat(end, number) for end in np.nonzero(~np.eye(ranks, dtype=bool)))
+        turn = np.tile(np.arange(number), ranks * (ranks - 1))
+        columns = list[LongArray]()
+        # Ends: each step back is nearer to the origin.
+        while len(on := np.flatnonzero(rank != source)):
+            columns.append(np.where(rank != source, rank, NONE))
+            chunk = first[source[on] * ranks + rank[on]] + turn[on]
+            row = np.searchsorted(begin, chunk, side="right") - 1
+            turn[on] = place[order[row]] + chunk - begin[row]
+            rank[on] = before[order[row]]
+        passed = np.column_stack([source, *columns[::-1]])
+        # Backwards, with the ends of short routes in the last columns.
+        moved = np.argsort(passed == NONE, axis=1, kind="stable")
+        passed = np.take_along_axis(passed, moved, axis=1)
+        passed, weight = np.unique(passed, axis=0, return_counts=True)
+        return weight, passed
 
-    def _divide(self, scale: float) -> None:
-        """Finds the shares, and further candidates. scale: a load of the busiest link."""
-        links, pairs = len(self._GBps), len(self._from)
-        for _ in range(_PROGRAMS):
-            candidate, link, times = self._crossed()
-            every, most = np.arange(len(self.passed)), len(self.passed)
-            program = LinearProgram(np.append(_PER_SEND / pairs * self._sent(), 1.0))
-            load = times / self._GBps[link] / scale
-            busiest = np.arange(links), np.full(links, most), -1.0
-            program.limit([(link, candidate, load), busiest], np.zeros(links))
-            program.limit([(self._pair(), every, 1.0)], np.ones(pairs), equal=True)
-            solved = program.solve("ipm") or program.solve()
-            if solved is None:
-                raise T612.error(
-                    expected="links whose rates the solver of linear programs can compare",
-                    found=self._pairs.topology.name,
-                )
-            self.share = solved.variables[:-1]
-            length = np.maximum(-solved.dual[:links], 0) / self._GBps
-            # Of routes that are as short, the one with the fewest sends.
-            _, passed = self._shortest(self._sends(length) + _PER_SEND * _EXACT / pairs)
-            self.least = max(self.least, self._bound(length))
-            if self.least >= solved.variables[-1] * scale * (1 - _EXACT):
-                return
-            if not self._add(passed):
-                return
+    def _taken(self, number: int) -> LongArray:
+        """int64 (steps,): the chunks that take each step. Of those that reach a rank, each step
+        gets the whole part of its share; then each chunk takes the step with the least price of all
+        links back to the origin. Prices grow steeply with the load, if all later ones go by their
+        shares. Further passes know better how the others go."""
+        pairs, ranks = self.pairs, self.pairs.topology.ranks
+        rank = pairs.dst[self.send]
+        # The farthest first: all chunks that a rank passes on are known then.
+        far = np.round(self.far[self.origin, rank] / self.far.max(), 9)
+        order = np.lexsort((-self.share, rank, self.origin, -far))
+        origin, send, share = self.origin[order], self.send[order], self.share[order]
+        coming, going = (origin * ranks + end[send] for end in (pairs.dst, pairs.src))
+        starts = np.flatnonzero(np.diff(coming, prepend=NONE))
+        width = np.diff(starts, append=len(order))
+        parts = (share / np.repeat(np.add.reduceat(share, starts), width)).tolist()
+        rows = [
+            (at, range(first, first + options))
+            for at, first, options in np.stack([coming[starts], starts, width]).T.tolist()
+        ]
+        path = [pairs.link[a:b].tolist() for a, b in pairwise(pairs.offset.tolist())]
+        paths, after = [path[one] for one in send.tolist()], going.tolist()
+        busy: list[float] = (1 / pairs.topology.links.GBps).tolist()
+        flow = np.bincount(send, share, len(pairs.src))
+        load: list[float] = (number * pairs.loads(flow) / pairs.topology.links.GBps).tolist()
+        expected, best, least = (number * share).tolist(), list[int](), inf
+        peak = max(load)
+
+        def price(step: int) -> float:
+            """What a chunk costs that takes a step."""
+            total: float = back[after[step]]
+            for link in paths[step]:
+                total += busy[link] * exp(_STEEP * (min(load[link] / peak, _MOST_OVER) - 1))
+            return total
+
+        for _ in range(_PASSES):
+            back = [0.0] * (ranks * ranks)
+            for at, steps in reversed(rows):
+                back[at] = sum(parts[step] * price(step) for step in steps)
+            amount, found = [number] * (ranks * ranks), [0] * len(order)
+            for at, steps in rows:
+                left = amount[at]
+                for step in steps:
+                    found[step] = int(amount[at] * parts[step] + _ROUNDING)
+                    left -= found[step]
+                    for link in paths[step]:
+                        load[link] += (found[step] - expected[step]) * busy[link]
+                for _ in range(left):
+                    step = min(steps, key=price)
+                    found[step] += 1
+                    for link in paths[step]:
+                        load[link] += busy[link]
+                for step in steps:
+                    amount[after[step]] += found[step]
+            expected = found
+            if max(load) < least:
+                best, least = found, max(load)
+        taken = np.empty(len(order), np.int64)
+        taken[order] = best
+        return taken
+
+
+def _distances(pairs: RankPairs, cost: FloatArray) -> FloatArray:
+    """float64 (ranks, ranks): the length of a shortest route between each two ranks. cost: float64
+    (pairs,), of each send."""
+    ranks = pairs.topology.ranks
+    return distances(ranks, pairs.src, pairs.dst, cost, np.arange(ranks))
+
+
+def _cost(pairs: RankPairs, length: FloatArray) -> FloatArray:
+    """float64 (pairs,): the length of each send. length: float64 (links,)."""
+    return np.add.reduceat(length[pairs.link], pairs.offset[:-1])
+
+
+def _least_load(pairs: RankPairs, length: FloatArray) -> float:
+    """The load of the busiest link below which no routes are, in GB a GB/s for 1 GB between each
+    two ranks, by any lengths of links."""
+    far = _distances(pairs, _cost(pairs, length))
+    return float(far.sum() / (length * pairs.topology.links.GBps).sum())
+
+
+class _Program:
+    """The linear program. Its variables: for each class of steps, the part of the data for one rank
+    that takes one of them; then the load of the busiest link. A step has an origin, a rank that
+    sends and one that gets the data; steps are of a class if their three pairs of ranks are.
+    Errors: T612.
+    """
+
+    def __init__(self, pairs: RankPairs) -> None:
+        self._pairs, ranks = pairs, pairs.topology.ranks
+        self._color, self._of_link = pairs.colors(np.zeros(ranks))
+        self._colors = int(self._color.max()) + 1
+        self._send = self._color[pairs.src, pairs.dst]
+        rates = pairs.topology.links.GBps
+        self._class_GBps = np.bincount(self._of_link, rates).astype(np.float64)
+        self._unit = _least_load(pairs, 1 / rates)
+        # A pair (origin, rank) stands for each class of pairs, a send for each class of sends.
+        first, size = np.unique(self._color, return_index=True, return_counts=True)[1:]
+        origin, rank = np.divmod(first, ranks)
+        (come, into), (go, out) = (self._steps(origin, rank, end) for end in (pairs.dst, pairs.src))
+        self._keys, into_at, into_times = np.unique(into, return_index=True, return_counts=True)
+        left, out_at, out_times = np.unique(out, return_index=True, return_counts=True)
+        of_send, one = np.unique(self._send, return_index=True)
+        send = np.searchsorted(of_send, self._keys % self._colors)
+        steps = size[come[into_at]] * into_times
+        crossing = pairs.crosses & (ranks > MOST_DIRECT)
+        # In units in which the price of a send is far above the solver's tolerance.
+        self._price = np.where(crossing, _PER_CROSSING, 1.0) * _PER_SEND
+        busiest = ranks * (ranks - 1.0)
+        self._program = LinearProgram(np.append(self._price[one][send] * steps, busiest))
+        # What comes to a rank stays or goes on.
+        comes = come[into_at], np.arange(len(self._keys)), into_times.astype(np.float64)
+        goes = go[out_at], np.searchsorted(self._keys, left), -out_times.astype(np.float64)
+        self._rows = len(first)
+        self._program.limit([comes, goes], 1.0 * (origin != rank), equal=True)
+        self._limit_links(one, send, steps)
+
+    def _limit_links(self, sends: LongArray, send: LongArray, steps: LongArray) -> None:
+        """Limits the load of a link of each class, which is a part of the load by all steps.
+
+        sends: a send of each class. send, steps: int64 (variables,), the number of its class, and
+        how many steps there are.
+        """
+        pairs, links = self._pairs, int(self._of_link.max()) + 1
+        owner, crossed = spans(pairs.offset[sends], np.diff(pairs.offset)[sends])
+        key = owner * links + self._of_link[pairs.link[crossed]]
+        use, times = np.unique(key, return_counts=True)
+        begin = np.searchsorted(use // links, np.arange(len(sends) + 1))
+        variable, at = spans(begin[send], np.diff(begin)[send])
+        link = use[at] % links
+        load = steps[variable] * times[at] / self._class_GBps[link] / self._unit
+        busiest = np.arange(links), np.full(links, len(send)), -1.0
+        self._program.limit([(link, variable, load), busiest], np.zeros(links))
+
+    def _steps(
+        self, origin: LongArray, rank: LongArray, end: LongArray
+    ) -> tuple[LongArray, LongArray]:
+        """int64 (steps,): rows of pairs (origin, rank), and classes of all steps that begin or end
+        at the rank. end: int64 (pairs,), this end of sends. Errors: T612."""
+        order = np.argsort(end, kind="stable")
+        begin = np.searchsorted(end[order], np.arange(len(self._color) + 1))
+        count = np.where(origin != rank, np.diff(begin)[rank], 0)
+        if count.sum() > MOST_STEPS:
+            raise T612.error(
+                expected=f"ranks so alike that at most {MOST_STEPS} steps of data differ",
+                found=f"{self._pairs.topology.name}: {count.sum()}",
+                remedy="Synthesize for fewer nodes.",
+            )
+        row, turn = spans(begin[rank], count)
+        key = self._key(origin[row], order[turn])
+        return row[key != NONE], key[key != NONE]
+
+    def _key(self, origin: LongArray | int, send: LongArray) -> LongArray:
+        """int64 (sends,): the class of steps of the data of origins; NONE between equal ranks and
+        back to the origin, which no flow needs."""
+        before, after = (
+            self._color[origin, end[send]] for end in (self._pairs.src, self._pairs.dst)
+        )
+        key = (before * self._colors + after) * self._colors + self._send[send]
+        useless = (before == after) | (self._pairs.dst[send] == origin)
+        return np.where(useless, NONE, key)
+
+    def flows(self) -> _Flows:
+        """The flows. Errors: T612."""
+        pairs, ranks = self._pairs, len(self._color)
+        solved = self._program.solve("ipm") or self._program.solve()
+        if solved is None:
+            raise self._unsolved()
+        dual = np.maximum(-solved.dual[self._rows :], 0) / self._class_GBps
+        length = dual[self._of_link]
+        # All flows take shortest routes by these lengths.
+        far = _distances(pairs, _cost(pairs, length) / self._unit + self._price)
+        used = solved.variables[:-1] > _NOTHING
+        keys, shares = self._keys[used], solved.variables[:-1][used]
+        sends = np.flatnonzero(np.isin(self._send, keys % self._colors))
+        src, dst = pairs.src[sends], pairs.dst[sends]
+        found = list[tuple[LongArray, LongArray, FloatArray]]()
+        for origin in range(ranks):  # one after the other, to save memory
+            key = self._key(origin, sends)
+            at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+            own = np.flatnonzero((keys[at] == key) & (far[origin, src] < far[origin, dst]))
+            found.append((np.full(len(own), origin), sends[own], shares[at[own]]))
+        origins, send, share = (np.concatenate(of) for of in zip(*found, strict=True))
+        if len(np.unique(origins * ranks + pairs.dst[send])) < ranks * (ranks - 1):
+            raise self._unsolved()
+        optimum_GBps = ranks / _least_load(pairs, length)  # noqa: N806 - a unit
+        return _Flows(pairs, optimum_GBps, origins, send, share, far)
+
+    def _unsolved(self) -> SleyError:
+        return T612.error(
+            expected="links whose rates the solver of linear programs can compare",
+            found=self._pairs.topology.name,
+        )

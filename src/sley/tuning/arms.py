@@ -19,7 +19,8 @@ import numpy as np
 from sley.algorithms import CATALOG
 from sley.communicator.selection.policy import program_of
 from sley.compiler import Options, compile
-from sley.compiler.space import INSTANCES, LeastTime, Space, candidates
+from sley.compiler.candidates import LeastTime, candidates
+from sley.compiler.space import INSTANCES, Space
 from sley.errors import SleyError, check_name
 from sley.errors.tuning import D921
 from sley.ir.plan import Plan

@@ -4,7 +4,7 @@ import numpy as np
 
 from sley.communicator.selection.policy import program_of
 from sley.compiler import compile
-from sley.compiler.space import LeastTime
+from sley.compiler.candidates import LeastTime
 from sley.model.nccl import choice as nccl
 from sley.model.simulation import Simulator
 from sley.tuning import Arms, Noise

@@ -19,6 +19,10 @@ LARGE = 100_000
 """Iterations from which on a loop is compiled, if Numba is installed. Compiling takes a second or
 two the first time on a machine; Numba keeps the result on disk."""
 
+MANY = 10 * LARGE
+"""Iterations of all calls of a process from which on a loop is compiled for small inputs, too: a
+search has hundreds of them."""
+
 _MISSING = (
     "Numba is not installed, so large plans take about 7 times as long to compile: "
     'pip install "sley[large]"'
@@ -38,6 +42,7 @@ class Loop(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.plain = function
+        self._iterations = 0
         self.__doc__ = function.__doc__
 
     @cached_property
@@ -46,8 +51,10 @@ class Loop(Generic[P, R]):
         return cast("Callable[P, R]", _compile(cast(FunctionType, self.plain)))
 
     def __call__(self, work: int, /, *arguments: P.args, **none: P.kwargs) -> R:
-        """Runs the function, compiled if `work`, its approximate iterations, reaches `LARGE`."""
-        if work >= LARGE and _has_numba():
+        """Runs the function, compiled if `work`, its approximate iterations, reaches `LARGE`, or
+        with earlier calls `MANY`."""
+        self._iterations += work
+        if (work >= LARGE or self._iterations >= MANY) and _has_numba():
             return self.compiled(*arguments, **none)
         lists: list[Any] = [_to_lists(argument) for argument in arguments]
         result = self.plain(*lists)  # type: ignore[call-arg]

@@ -1,0 +1,259 @@
+"""Comparison: the simulated times of candidates, in this process or in several."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from sley.compiler.candidates import Candidate, Maker, Place, Series
+from sley.compiler.choices import MARGIN
+from sley.compiler.options import Options
+from sley.errors import SleyError
+from sley.ir.plan import Plan
+from sley.ir.plan_digest import digest
+from sley.ir.words import Allocation, Schedule
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Called with the number of combinations that are done, and of all. If it returns True, the search
+ends with what it has compared."""
+
+SHARED = 0.1
+"""How much faster, at most, a plan counts as that shares thread blocks than the plan with the
+blocks that it merges: on packaged machines it was at most 9 % faster, and that only where both were
+slow."""
+
+_REACH = (1 + MARGIN) * (1 + SHARED)
+"""Plans that take so many times as long as the fastest are out of reach."""
+
+_Times: TypeAlias = dict[int, float]
+"""Simulated times in microseconds, by size."""
+
+_Fastest: TypeAlias = dict[int, tuple[float, float]]
+"""The two least times so far, by size."""
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A candidate that has been compared.
+
+    times_us: of the sizes at which it was simulated, at least of those at which it is within MARGIN
+    of the fastest; none if it has too many blocks. plan: None if it is far from the fastest at all
+    sizes.
+    """
+
+    place: Place
+    options: Options
+    key: bytes
+    blocks: int
+    times_us: _Times
+    plan: Plan | None
+
+
+class _Task(NamedTuple):
+    """Series of options with one schedule for a contender.
+
+    fastest: the least times so far. apart: for series that share blocks, the times of the plans
+    that don't, by options. until: no series begins later, as `time.time` tells it.
+    """
+
+    series: tuple[Series, ...]
+    fastest: _Fastest
+    apart: dict[Options, _Times]
+    until: float
+
+
+class _Result(NamedTuple):
+    """What a task has compared, why the target can't run a plan, and how many combinations are
+    done."""
+
+    compared: list[_Compared]
+    refused: SleyError | None
+    done: int
+
+
+class Comparison:
+    """The comparison of a maker's candidates at sizes.
+
+    Plans that share thread blocks come last: they take most of the time of compiling, and are
+    compiled only if the plan without shared blocks is within reach of the fastest.
+
+    After `run`, candidates: the distinct ones within the limit of blocks, the simplest first; if
+    there are none, those with the fewest blocks. times_us: of each candidate, by size, at the sizes
+    at which it was simulated: at least where it is within MARGIN of the fastest.
+    """
+
+    def __init__(self, maker: Maker, sizes: Sequence[int]) -> None:
+        self._maker = maker
+        self._fastest: _Fastest = dict.fromkeys(sizes, (float("inf"), float("inf")))
+        self._compared: list[_Compared] = []
+        self.candidates: list[Candidate] = []
+        self.times_us: list[_Times] = []
+
+    def run(self, executor: Executor | None, limit_s: float | None, progress: Progress) -> int:
+        """Compares, and returns the number of combinations that are left when the time is over.
+        Errors: C3xx, V2xx for a program that does not do what it promises, F4xx if the target can
+        run none."""
+        until = time.time() + (float("inf") if limit_s is None else limit_s)
+        total = sum(len(series.options) for series in self._maker.series)
+        # A step more, so that progress ends when the search does.
+        done, is_stopped, refused = 0, progress(0, total + 1) is True, self._maker.refused
+        self._take(_compare(self._maker, list(self._maker.given()), self._fastest))
+        for result in self._results(executor, until):
+            self._take(result.compared)
+            done += result.done
+            refused = refused or result.refused
+            is_stopped = progress(done, total + 1) is True or is_stopped or time.time() > until
+            if is_stopped and self._compared:
+                break
+        if not self._compared and refused is not None:
+            raise refused
+        self._close()
+        progress(total + 1, total + 1)
+        return total - done
+
+    def _take(self, compared: list[_Compared]) -> None:
+        self._compared += compared
+        for one in compared:
+            for size, time_us in one.times_us.items():
+                first, second = self._fastest[size]
+                first, second, _ = sorted((first, second, time_us))
+                self._fastest[size] = (first, second)
+
+    def _results(self, executor: Executor | None, until: float) -> Iterator[_Result]:
+        """The results of all tasks."""
+        made = None if executor is None else pickle.dumps(self._maker)
+        for shares_blocks in (False, True):
+            series = [one for one in self._maker.series if one.shares_blocks is shares_blocks]
+            # The first schedule of all contenders comes first: it is the fastest most of the time.
+            series.sort(key=lambda one: (_schedule_of(one), one))
+            if executor is None or made is None:
+                for one in series:
+                    yield _run(self._maker, self._task([one], until))
+                continue
+            groups = groupby(series, lambda one: (_schedule_of(one), one.contender))
+            tasks = [self._task(list(group), until) for _, group in groups]
+            started = [executor.submit(_run_there, made, task) for task in tasks]
+            try:
+                for future in as_completed(started):
+                    yield future.result()
+            finally:
+                for future in started:
+                    future.cancel()
+
+    def _task(self, series: list[Series], until: float) -> _Task:
+        """The task of series of one contender."""
+        apart: dict[Options, _Times] = {}
+        if series[0].shares_blocks:
+            times_us = {one.key: one.times_us for one in reversed(self._compared)}
+            apart = {
+                one.options: times_us[one.key]
+                for one in self._compared
+                if one.place.contender == series[0].contender
+            }
+        return _Task(tuple(series), dict(self._fastest), apart, until)
+
+    def _close(self) -> None:
+        """Fills `candidates` and `times_us`. Errors: as of the simulator."""
+        distinct: dict[bytes, _Compared] = {}
+        for one in sorted(self._compared, key=lambda one: one.place):
+            distinct.setdefault(one.key, one)
+        limit = self._maker.space.limit
+        kept = [one for one in distinct.values() if one.blocks <= limit(one.options)]
+        fewest = min(one.blocks for one in distinct.values())
+        for one in distinct.values() if not kept else ():
+            if one.blocks == fewest:
+                simulator = self._candidate(one).simulator
+                times_us = {size: simulator(size).time_us for size in self._fastest}
+                kept.append(replace(one, times_us=times_us))
+        self.candidates = [self._candidate(one) for one in kept]
+        self.times_us = [one.times_us for one in kept]
+
+    def _candidate(self, one: _Compared) -> Candidate:
+        return Candidate(self._maker, one.place, one.options, one.plan)
+
+
+def _schedule_of(series: Series) -> int:
+    """The number of the schedule of a series."""
+    return list(Schedule).index(series.options[0].schedule or Schedule.MSCCL)
+
+
+def _run(maker: Maker, task: _Task) -> _Result:
+    compared, fastest, done = list[_Compared](), dict(task.fastest), 0
+    for series in task.series:
+        if compared and time.time() > task.until:
+            break
+        wanted = partial(_may_win, maker, task, fastest, series)
+        compared += _compare(maker, list(maker.compiled(series, wanted)), fastest)
+        done += len(series.options)
+    return _Result(compared, maker.refused, done)
+
+
+def _may_win(
+    maker: Maker, task: _Task, fastest: _Fastest, series: Series, options: Options
+) -> bool:
+    """Whether options are worth compiling: they don't share blocks, or the plan without shared
+    blocks is within reach of the fastest."""
+    if not series.shares_blocks or any(first == float("inf") for first, _ in fastest.values()):
+        return True
+    apart = replace(options, allocate=Allocation.CONNECTION)
+    times_us = task.apart.get(apart)
+    if times_us:  # at other sizes both have too high a lower bound
+        return any(us <= fastest[size][0] * _REACH for size, us in times_us.items())
+    # That plan has too many blocks, or its options aren't tried.
+    one = Candidate(maker, Place(series.contender, series.number, 0), apart)
+    return any(
+        one.least(size) <= first * _REACH and one.simulator(size).time_us <= first * _REACH
+        for size, (first, _) in fastest.items()
+    )
+
+
+def _compare(maker: Maker, made: list[Candidate], fastest: _Fastest) -> list[_Compared]:
+    """Simulates every candidate that can still be second, or within MARGIN of the fastest, by its
+    lower bound; updates `fastest`. Of equal plans the first counts."""
+    limit = maker.space.limit
+    keys = {one.place: digest(one.plan) for one in made}
+    new = [one for one in made if maker.is_new(keys[one.place])]
+    fit = [one for one in new if one.plan.blocks_per_rank <= limit(one.options)]
+    times_us: dict[Place, _Times] = {one.place: {} for one in made}
+    for size, (first, second) in fastest.items():
+        # By ascending lower bound: the first bound that is too high rules out all that follow.
+        for one in sorted(fit, key=lambda one: one.least(size)):
+            if one.least(size) > max(first * (1 + MARGIN), second):
+                break
+            time_us = one.simulator(size).time_us
+            times_us[one.place][size] = time_us
+            first, second = sorted((first, second, time_us))[:2]
+        fastest[size] = (first, second)
+    found = list[_Compared]()
+    for one in made:
+        times = times_us[one.place]
+        is_near = any(us <= fastest[size][0] * (1 + MARGIN) for size, us in times.items())
+        found.append(
+            _Compared(
+                one.place,
+                one.options,
+                keys[one.place],
+                one.plan.blocks_per_rank,
+                times,
+                one.plan if is_near else None,
+            )
+        )
+    return found
+
+
+def _run_there(made: bytes, task: _Task) -> _Result:
+    """A task, in a process of an executor. made: the maker, pickled."""
+    return _run(_maker_of(made), task)
+
+
+@lru_cache(maxsize=1)
+def _maker_of(made: bytes) -> Maker:
+    """The maker of an executor's process."""
+    maker: Maker = pickle.loads(made)
+    return maker
