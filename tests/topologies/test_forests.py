@@ -206,6 +206,72 @@ def test_programs_along_trees_are_proven(
         sley.verify(sley.compile(program, topology=topology, schedule=schedule))
 
 
+@given(
+    st.one_of(direct_topologies(4), switched_topologies()),
+    st.sampled_from(["reducescatter", "allreduce"]),
+    st.booleans(),
+    st.integers(2, 5),
+)
+@examples(20)
+def test_sums_in_several_orders_are_proven(
+    topology: Topology, collective: str, in_place: bool, sum_orders: int
+) -> None:
+    if topology.ranks > 1:
+        made = Synthesis.of(collective, topology, chunks=2)
+        program = made.program(in_place=in_place, sum_orders=sum_orders)
+        assert program.collective.blocks * program.collective.chunks == sum_orders * made.chunks
+        sley.verify(sley.compile(program, topology=topology))
+
+
+def test_leaves_send_from_the_start() -> None:
+    """In as many orders as leaves, each leaf is the first and the last of a part once."""
+    program = Synthesis.of("reducescatter", topologies.ndv4()).program(in_place=True, sum_orders=7)
+    t = program.transfers
+    rows = t.dst == 0
+    turns = np.empty((7, 7), np.int64)
+    for part in range(7):
+        turns[part] = t.src[rows][t.dst_index[rows] == part]
+    assert (np.sort(turns, axis=0) == np.sort(turns, axis=1).T).all()
+    assert (np.sort(turns, axis=1) == np.arange(1, 8)).all()
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "size", "gain"),
+    [
+        ("reducescatter", "ndv4", "1G", 1.05),
+        ("reducescatter", "ndv4", "4M", 1.8),
+        pytest.param("reducescatter", "dgx-h100:2", "1G", 1.04, marks=pytest.mark.slow),
+        ("allreduce", "ndv4", "4M", 1.25),
+    ],
+)
+def test_sums_in_several_orders_are_faster(
+    collective: str, name: str, size: str, gain: float
+) -> None:
+    """Both with the options of the simulated best with one order."""
+    made = Synthesis.of(collective, topologies.find(name))
+    assert made.sum_orders == 7
+    whole, parts = (
+        sley.choose(
+            made.program(in_place=True, sum_orders=number),
+            size,
+            name,
+            schedule="msccl",
+            allocate="connection",
+            channels=1,
+            protocol=["LL128", "Simple"],
+            instances=[1, 4] if "G" in size and ":" not in name else 1,
+        ).at(size)
+        for number in (1, 7)
+    )
+    assert whole.end.time_us >= gain * parts.end.time_us
+
+
+def test_wrong_numbers_of_orders_are_refused() -> None:
+    for wrong in (0, 65, 1.5, "2"):
+        with pytest.raises(SleyError, match="L102"):
+            sley.algorithms.forest_reducescatter(3, sum_orders=wrong)
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_trees_move_the_data(collective: str, in_place: bool) -> None:
