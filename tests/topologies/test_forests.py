@@ -206,6 +206,72 @@ def test_programs_along_trees_are_proven(
         sley.verify(sley.compile(program, topology=topology, schedule=schedule))
 
 
+@given(
+    st.one_of(direct_topologies(4), switched_topologies()),
+    st.sampled_from(["reducescatter", "allreduce"]),
+    st.booleans(),
+    st.integers(2, 5),
+)
+@examples(20)
+def test_sums_in_several_orders_are_proven(
+    topology: Topology, collective: str, in_place: bool, sum_orders: int
+) -> None:
+    if topology.ranks > 1:
+        made = Synthesis.of(collective, topology, chunks=2)
+        program = made.program(in_place=in_place, sum_orders=sum_orders)
+        assert program.collective.blocks * program.collective.chunks == sum_orders * made.chunks
+        sley.verify(sley.compile(program, topology=topology))
+
+
+def test_leaves_send_from_the_start() -> None:
+    """In as many orders as leaves, each leaf is the first and the last of a part once."""
+    program = Synthesis.of("reducescatter", topologies.ndv4()).program(in_place=True, sum_orders=7)
+    t = program.transfers
+    rows = t.dst == 0
+    turns = np.empty((7, 7), np.int64)
+    for part in range(7):
+        turns[part] = t.src[rows][t.dst_index[rows] == part]
+    assert (np.sort(turns, axis=0) == np.sort(turns, axis=1).T).all()
+    assert (np.sort(turns, axis=1) == np.arange(1, 8)).all()
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "size", "gain"),
+    [
+        ("reducescatter", "ndv4", "1G", 1.05),
+        ("reducescatter", "ndv4", "4M", 1.8),
+        pytest.param("reducescatter", "dgx-h100:2", "1G", 1.04, marks=pytest.mark.slow),
+        ("allreduce", "ndv4", "4M", 1.25),
+    ],
+)
+def test_sums_in_several_orders_are_faster(
+    collective: str, name: str, size: str, gain: float
+) -> None:
+    """Both with the options of the simulated best with one order."""
+    made = Synthesis.of(collective, topologies.find(name))
+    assert made.sum_orders == 7
+    whole, parts = (
+        sley.choose(
+            made.program(in_place=True, sum_orders=number),
+            size,
+            name,
+            schedule="msccl",
+            allocate="connection",
+            channels=1,
+            protocol=["LL128", "Simple"],
+            instances=[1, 4] if "G" in size and ":" not in name else 1,
+        ).at(size)
+        for number in (1, 7)
+    )
+    assert whole.end.time_us >= gain * parts.end.time_us
+
+
+def test_wrong_numbers_of_orders_are_refused() -> None:
+    for wrong in (0, 65, 1.5, "2"):
+        with pytest.raises(SleyError, match="L102"):
+            sley.algorithms.forest_reducescatter(3, sum_orders=wrong)
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_trees_move_the_data(collective: str, in_place: bool) -> None:
@@ -309,12 +375,57 @@ def test_many_equal_nodes_have_chains_of_the_trees_of_one(up: bool) -> None:
     sley.verify(sley.compile(program, topology=topology))
 
 
-@pytest.mark.parametrize("part", ["nic3@1", "gpu0-switch0@16", "nic3-network0@1"])
-def test_many_nodes_that_differ_are_refused(part: str) -> None:
-    """Also where only a link to the network does."""
-    with pytest.raises(SleyError, match="T612") as info:
-        pack_forest(topologies.ndv4(17).degraded(part, 0.5))
-    assert "136" in str(info.value)
+@pytest.mark.parametrize(
+    ("topology", "up", "share"),
+    [
+        (topologies.mi250x(9), False, 0.95),  # where trees and chains pass the same links
+        (topologies.ndv4(17).degraded("nic3@1", 0.5), True, 0.95),
+        (topologies.ndv4(17).degraded("gpu0-switch0@16", 0.5), False, 0.95),
+        (topologies.ndv4(17).degraded("nic3-network0@1", 0.5), False, 0.95),
+        (topologies.dgx_h100(17).without("nic3@1"), False, 0.94),  # GPU 3 reaches no other node
+        (topologies.mi250x(9).without("nic2@4"), True, 0.94),
+    ],
+    ids=lambda one: one.name if isinstance(one, Topology) else "",
+)
+def test_trees_of_many_nodes_come_near_the_bound(
+    topology: Topology, up: bool, share: float
+) -> None:
+    """Also where nodes differ, in which other places serve."""
+    forest = pack_forest(topology, up=up)
+    assert (forest.depth != NONE).all()
+    assert ((forest.parent == NONE).sum(axis=1) == 1).all()
+    chunks = np.bincount(forest.root, forest.weight, topology.ranks)
+    assert (chunks == forest.chunks / topology.ranks).all()
+    bounds = Bounds.of(sley.AllGather(topology.ranks), topology)
+    assert share * bounds.algbw_GBps <= forest.algbw_GBps <= bounds.algbw_GBps * (1 + 1e-9)
+
+
+def test_programs_of_many_nodes_that_differ_are_proven() -> None:
+    topology = topologies.dgx_h100(17).without("nic3@1")
+    program = sley.synthesize("allgather", topology, chunks=1, in_place=True)
+    sley.verify(sley.compile(program, topology=topology))
+
+
+def test_rails_that_a_node_lacks_are_refused() -> None:
+    """Data for it can't come to another place."""
+    builder = Builder("rails", np.repeat(np.arange(33), 4))
+    rank = np.arange(132)
+    switches = builder.add(VertexKind.SWITCH, np.arange(33))
+    builder.both(rank, switches[rank // 4], LinkKind.NVLINK, 300.0, 230.0)
+    rails = builder.add(VertexKind.NETWORK, [NONE] * 4)
+    builder.both(rank[:-1], rails[rank[:-1] % 4], LinkKind.NETWORK, 25.0, 24.0)
+    with pytest.raises(SleyError, match="between all places") as info:
+        pack_forest(builder.topology())
+    assert info.value.code == "T612"
+
+
+def test_many_nodes_with_other_numbers_of_gpus_are_refused() -> None:
+    builder = Builder("uneven", [0] * 5 + np.repeat(np.arange(1, 32), 4).tolist())
+    network = builder.add(VertexKind.NETWORK, [NONE])
+    builder.both(np.arange(129), np.repeat(network, 129), LinkKind.NETWORK, 25.0, 25.0)
+    with pytest.raises(SleyError, match="129") as info:
+        pack_forest(builder.topology())
+    assert info.value.code == "T612"
 
 
 def test_many_nodes_whose_gpus_only_the_network_joins_are_refused() -> None:

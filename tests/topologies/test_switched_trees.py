@@ -17,6 +17,7 @@ from sley.engine.devices import Executor, ThreadsDevice
 from sley.ir.fabric import LinkKind
 from sley.ir.groups import without_groups
 from sley.ir.tables import NONE
+from sley.ir.words import Op
 from sley.model.bounds import Bounds
 from sley.model.simulation import Simulator
 from sley.topologies.rates import RankPairs, tree_rates
@@ -141,3 +142,17 @@ def test_switches_that_are_no_numbers_of_ranks_are_refused() -> None:
     for wrong in ([0], [0, "1"], [0.5, 0]):
         with pytest.raises(SleyError, match="L138"):
             sley.algorithms.forest_allreduce(2, switches=wrong)
+
+
+def test_late_announcements_delay_no_early_ones() -> None:
+    """In a block that only sends, all instructions wait for sums of other ranks, or none does."""
+    topology = relayed()
+    plan = sley.compile(made_for(topology).program(in_place=True), topology=topology)
+    t, waits = plan.instructions, np.diff(plan.waits.offset) > 0
+    announcing = [
+        {bool(one) for one in waits[rows]}
+        for block in range(len(plan.block_rank))
+        if (t.op[rows := np.flatnonzero(plan.block == block)] == Op.SEND).all() and len(rows) > 1
+    ]
+    assert {True} in announcing or {False} in announcing
+    assert {True, False} not in announcing

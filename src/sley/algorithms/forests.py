@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from sley.algorithms.algorithm import algorithm, channel_numbers, is_positive
 from sley.errors import Place
-from sley.errors.language import L138
+from sley.errors.language import L102, L138
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.graph import depths
 from sley.ir.program import Program
@@ -23,6 +23,9 @@ from sley.lang import ChunkProgram, trace
 
 _MOST_WEIGHT = 1 << 20
 """Bound on the chunks of a tree."""
+
+_MOST_ORDERS = 64
+"""Bound on the orders of sums."""
 
 Trees = Sequence[Sequence[int]] | LongArray | None
 """A row for each tree: the chunks that it carries, then for each rank the one that sends to it, -1
@@ -52,14 +55,20 @@ def forest_allgather(
 
 @algorithm("reducescatter", "ForestColl, section 5")
 def forest_reducescatter(
-    ranks: int, *, trees: Trees = None, channels: int | None = None, in_place: bool = False
+    ranks: int,
+    *,
+    trees: Trees = None,
+    sum_orders: int = 1,
+    channels: int | None = None,
+    in_place: bool = False,
 ) -> Program:
     """ReduceScatter along trees: each rank's sums come up the trees to it.
 
-    trees, channels: as for `forest_allgather`. Source: ForestColl, section 5.
-    Errors: L102, L121, L138.
+    trees, channels: as for `forest_allgather`. sum_orders: the parts of each tree's data, which a
+    root adds in different orders: each begins with another leaf, so that all send from the start.
+    Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
-    forest = _Trees("forest-reducescatter", ranks, trees, channels)
+    forest = _Trees("forest-reducescatter", ranks, trees, channels, sum_orders=sum_orders)
 
     def body(p: ChunkProgram) -> None:
         if in_place:
@@ -77,6 +86,7 @@ def forest_allreduce(
     trees: Trees = None,
     up_trees: Trees = None,
     switches: Sequence[int] | None = None,
+    sum_orders: int = 1,
     channels: int | None = None,
     in_place: bool = False,
 ) -> Program:
@@ -86,13 +96,13 @@ def forest_allreduce(
     trees: as for `forest_allgather`; roots may have different shares. up_trees: those of the sums,
     with the same shares, by default the same trees. switches: the number of each rank's switch,
     which reduces and multicasts between a rank and all those below it around the same switch; by
-    default there are none. channels: as for `forest_allgather`, of the sums and of the results.
-    Source: ForestColl, section 5. Errors: L102, L121, L138.
+    default there are none. sum_orders: as for `forest_reducescatter`. channels: as for
+    `forest_allgather`, of the sums and of the results. Source: ForestColl, section 5.
+    Errors: L102, L121, L138.
     """
-    down = _Trees("forest-allreduce", ranks, trees, channels, switches, equal=False)
-    up = down
-    if up_trees is not None:
-        up = _Trees("forest-allreduce", ranks, up_trees, channels, switches, equal=False)
+    both = partial(_Trees, "forest-allreduce", ranks, sum_orders=sum_orders, equal=False)
+    down = both(trees, channels, switches)
+    up = down if up_trees is None else both(up_trees, channels, switches)
     if (up.shares != down.shares).any():
         expected = f"up_trees with as many chunks of each root as trees, {down.shares.tolist()}"
         found = str(up.shares.tolist())
@@ -114,8 +124,8 @@ class _Trees:
     ranks: of the collective. weight: int64 (trees,), the chunks of each tree. parent: int64
     (trees, ranks). root: int64 (trees,). shares: int64 (ranks,), the chunks of all trees of a root;
     chunks: of rank 0. first: int64 (trees,), the first chunk of each tree among those of all roots.
-    equal: whether all shares have to be equal. channels: the most channels. switches: the number of
-    each rank's switch. Errors: L102, L138.
+    equal: whether all shares have to be equal. sum_orders: parts into which sums divide data.
+    channels: the most channels. switches: the number of each rank's switch. Errors: L102, L138.
     """
 
     # More than eight parameters with the name: what the algorithms take.
@@ -127,13 +137,18 @@ class _Trees:
         channels: int | None,
         switches: Sequence[int] | None = None,
         *,
+        sum_orders: int = 1,
         equal: bool = True,
     ) -> None:
         rows = _rows(name, ranks, trees, equal)
+        if not is_positive(sum_orders) or sum_orders > _MOST_ORDERS:
+            at, expected = Place(detail=name), f"sum_orders from 1 to {_MOST_ORDERS}"
+            raise L102.error(at=at, expected=expected, found=f"sum_orders={sum_orders!r}")
         if not (channels is None or is_positive(channels)):
             channel_numbers(name, channels)  # refuses it
         self.most_channels = len(rows) if channels is None else min(channels, len(rows))
-        self.ranks, self.weight, self.parent = ranks, rows[:, 0], rows[:, 1:]
+        self.ranks, self.weight, self.parent = ranks, rows[:, 0] * sum_orders, rows[:, 1:]
+        self.sum_orders = sum_orders
         self.root = (self.parent == NONE).argmax(axis=1)
         self.shares = np.bincount(self.root, self.weight, ranks).astype(np.int64)
         self.chunks = int(self.shares[0])
@@ -161,9 +176,12 @@ class _Trees:
             if self._switched[edges[0]]:
                 one = p.chunk(int(src[0]), of, int(begin[0]), count)
                 one.multicast(self._rank[edges], "out", int(index[0]), channel=channel)
-            else:
-                c = p.chunk(src, of, begin, count)
-                c.copy(self._rank[edges], "out", index, channel=channel)
+                continue
+            # Leaves take each part as soon as it is summed; large messages would need more tiles.
+            parts = self.sum_orders if self._depth.max() == 1 else 1
+            for first in range(0, count, count // parts):
+                c = p.chunk(src, of, begin + first, count // parts)
+                c.copy(self._rank[edges], "out", index + first, channel=channel)
 
     def reduce_up(
         self,
@@ -207,20 +225,22 @@ class _Trees:
             begin_sums(np.nonzero(inner), buffer)
             begin_sums((trees, self.root), root_buffer or buffer)
         leaf = ~inner[self._tree, self._rank]
-        turn = np.where(self._switched, 0, self._sibling)
-        keys = -self._depth, self._channel, *self._by_switch, turn, leaf, self.weight[self._tree]
-        for edges in self._groups(*keys):
+        edge, turn, begin, counts = self._sums
+        keys = (key[edge] for key in (-self._depth, self._channel, *self._by_switch))
+        for sums in self._groups(*keys, turn, leaf[edge], counts):
+            edges, count = edge[sums], int(counts[sums[0]])
             tree, rank, to = self._tree[edges], self._rank[edges], self._from[edges]
-            count, to_root = int(self.weight[tree[0]]), self._depth[edges[0]] == 1
+            to_root = self._depth[edges[0]] == 1
             of, index = ("in", self.first[tree]) if leaf[edges[0]] else (buffer, place[tree, rank])
             target = (root_buffer or buffer) if to_root else buffer
+            index, own = index + begin[sums], place[tree, to] + begin[sums]
             channel = channels_from + int(self._channel[edges[0]])
             if self._switched[edges[0]]:
-                own = p.chunk(int(to[0]), target, int(place[tree[0], to[0]]), count)
-                own.load_reduce(p.chunk(rank, of, int(index[0]), count), channel=channel)
+                total = p.chunk(int(to[0]), target, int(own[0]), count)
+                total.load_reduce(p.chunk(rank, of, int(index[0]), count), channel=channel)
             else:
-                sums = p.chunk(to, target, place[tree, to], count)
-                sums.reduce(p.chunk(rank, of, index, count), channel=channel)
+                total = p.chunk(to, target, own, count)
+                total.reduce(p.chunk(rank, of, index, count), channel=channel)
 
     @cached_property
     def _depth(self) -> LongArray:
@@ -238,6 +258,26 @@ class _Trees:
             np.maximum.at(height, (tree, self.parent[tree, rank]), height[tree, rank] + 1)
         found: LongArray = height[self._tree, self._rank]
         return found
+
+    @cached_property
+    def _sums(self) -> tuple[LongArray, LongArray, LongArray, LongArray]:
+        """int64 (sums,) each: the edges of sums, their turns at a rank, and the first and the
+        number of the tree's chunks that they add. With several orders a root adds what comes from
+        inner ranks at once, then what comes from leaves in parts."""
+        if self.sum_orders == 1:
+            turn = np.where(self._switched, 0, self._sibling)
+            return np.arange(len(turn)), turn, 0 * turn, self.weight[self._tree]
+        leaf = (self._depth == 1) & (self._height == 0) & ~self._switched
+        leaves = np.bincount(self._tree, leaf, len(self.parent)).astype(np.int64)[self._tree]
+        parts = np.where(leaf & (leaves > 1), self.sum_orders, 1)
+        edge = np.repeat(np.arange(len(parts)), parts)
+        part = np.arange(len(edge)) - (np.cumsum(parts) - parts)[edge]
+        count = (self.weight[self._tree] // parts)[edge]
+        # Leaves are the first ones of their root.
+        shift = part * leaves[edge] // self.sum_orders
+        turn = self.ranks + (self._sibling[edge] + shift) % np.maximum(leaves[edge], 1)
+        turn = np.where(parts[edge] > 1, turn, np.where(self._switched, 0, self._sibling)[edge])
+        return edge, turn, part * count, count
 
     @cached_property
     def _sibling(self) -> LongArray:

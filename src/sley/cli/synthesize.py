@@ -88,7 +88,9 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     word, best = "trees", dict[str, float]()
     if isinstance(part, Routing):
         word, best = "routes", {"best_routes_GBps": part.optimum_GBps}
-    bounds = Bounds.of(program.collective, cluster)
+    c = program.collective
+    orders = c.blocks * c.chunks // part.chunks if not best else 1
+    bounds = Bounds.of(c, cluster)
     share = made.algbw_GBps / bounds.algbw_GBps
     _write(made, program, output)
     if phases.quiet:
@@ -97,6 +99,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             **{word: len(part.weight)},
             height=part.height,
             chunks=part.chunks,
+            sum_orders=orders,
             algbw_GBps=made.algbw_GBps,
             **best,
             front=[attributes(one, "sends", "chunks", "algbw_GBps") for one in front],
@@ -118,6 +121,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     rows = [
         ("program", program.name),
         (word, f"{len(part.weight)}, at most {of} {whole.format(data)}"),
+        *[("sums", f"in {orders} orders")] * (orders > 1),
         *(("best routes", f"{rate:.2f} GB/s algbw at most") for rate in best.values()),
         ("link loads", f"{made.algbw_GBps:.2f} GB/s algbw, {share:.1%} of the bound"),
         ("bound", f"{bounds.algbw_GBps:.2f} GB/s, by {bounds.reason}"),

@@ -15,7 +15,7 @@ from sley.compiler.search import choose
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
 from sley.ir.program import Program
-from sley.ir.tables import FloatArray, LongArray, Value
+from sley.ir.tables import NONE, FloatArray, Value
 from sley.ir.topology import Topology
 from sley.topologies import (
     Forest,
@@ -26,7 +26,7 @@ from sley.topologies import (
     pack_forest,
     topology_of,
 )
-from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, forest_on
+from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, apportioned, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
 from sley.topologies.routes import MOST_DIRECT
 
@@ -58,6 +58,12 @@ _OF_SWITCHES = {
 }
 """The options of programs with switches: other schedules and protocols have none. With Direct they
 read and write the ranks' own buffers, which spares copies into slots."""
+
+_OF_ORDERS = {"schedule": "msccl"}
+"""The schedule of sums in several orders: others move the data of one order after the other."""
+
+_MOST_SUMS = 1 << 14
+"""About the most sums of a program whose roots add data in several orders."""
 
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared, of each height."""
@@ -178,19 +184,36 @@ class Synthesis(Value):
         trees = {"trees": down} | ({} if up == down else {"up_trees": up})
         return trees | ({"switches": self.topology.node.tolist()} if self.switched else {})
 
-    def program(self, *, in_place: bool = False, channels: int | None = None) -> Program:
-        """The program for all ranks. channels: the most of trees."""
+    @property
+    def sum_orders(self) -> int:
+        """The orders of sums with which all leaves of a root send at the same time, as far as few
+        transfers allow; 1 without sums, or where results go on along whole trees."""
+        up = self.parts[0]
+        passed_on = len(self.parts) > 1 and self.sends > 2
+        if not isinstance(up, Forest) or not up.up or up.switched or passed_on:
+            return 1
+        inner = np.zeros(up.parent.shape, bool)
+        tree, rank = np.nonzero(up.parent != NONE)
+        inner[tree, up.parent[tree, rank]] = True
+        leaves = int(((up.depth == 1) & ~inner).sum(axis=1).max())
+        return max(1, min(leaves, _MOST_SUMS // up.parent.size))
+
+    def program(
+        self, *, in_place: bool = False, channels: int | None = None, sum_orders: int = 1
+    ) -> Program:
+        """The program for all ranks. channels: the most of trees. sum_orders: into which
+        sums divide the data."""
         ranks = self.topology.ranks
         arguments = {"ranks": ranks, **self.arguments}
         arguments |= {} if channels is None else {"channels": channels}
+        arguments |= {} if sum_orders == 1 else {"sum_orders": sum_orders}
         return _algorithm(self.collective).function(**arguments, in_place=in_place)
 
     def compared_programs(self, *, in_place: bool) -> list[Program]:
         """The programs that are compared: one, or where trees with common edges would have too many
         connections, with few channels."""
-        if self.collective == _ROUTED:
-            return [self.program(in_place=in_place)]
-        if self.switched:  # a block announces data to many
+        # With switches a block announces data to many.
+        if self.collective == _ROUTED or self.switched:
             return [self.program(in_place=in_place)]
         if self.topology.ranks <= MOST_RANKS:
             made = self.program(in_place=in_place)
@@ -295,22 +318,25 @@ def fastest(
     about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
     near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
     found, left = list[tuple[Synthesis, Choice]](), 0
-    # Programs with switches have other options.
-    for switched in {one.switched: None for one in near}:
-        programs = {
-            id(p): (one, p)
-            for one in near
-            if one.switched is switched
-            for p in one.compared_programs(in_place=in_place)
-        }
-        options = {**compared(collective, switched=switched), **(_OF_MANY if many else {})}
-        options |= overrides
+    whole = [(one, p) for one in near for p in one.compared_programs(in_place=in_place)]
+    ordered = [
+        (one, one.program(in_place=in_place, sum_orders=one.sum_orders))
+        for one in near
+        if one.sum_orders > 1
+    ]
+    for programs, options in (
+        ([(one, p) for one, p in whole if not one.switched], compared(collective)),
+        ([(one, p) for one, p in whole if one.switched], compared(collective, switched=True)),
+        (ordered, {**compared(collective), **_OF_ORDERS}),
+    ):
+        if not programs:
+            continue
+        options = {**options, **(_OF_MANY if many else {}), **overrides}
         left_s = None if limit_s is None else max(until - time.monotonic(), 0)
-        choices = choose(
-            [p for _, p in programs.values()], size, topology, limit_s=left_s, **options
-        )
+        made_of = [program for _, program in programs]
+        choices = choose(made_of, size, topology, limit_s=left_s, **options)
         choice, left = choices.at(size), left + choices.left
-        found.append((programs[id(choice.program)][0], choice))
+        found.append((next(one for one, p in programs if p is choice.program), choice))
     return Fastest(made, *min(found, key=lambda one: one[1].end.time_us), left)
 
 
@@ -345,12 +371,9 @@ def compared(collective: str, *, switched: bool = False) -> Mapping[str, Any]:
 
 
 def tree_directions(collective: str) -> tuple[bool, ...]:
-    """Whether data comes up trees, not down, for each forest of a collective. Errors: T612."""
-    found = _DIRECTIONS.get(_algorithm(collective).collective)
-    if found is None:
-        expected = f"one of {', '.join(_DIRECTIONS)}, which trees serve"
-        raise T612.error(expected=expected, found=repr(collective))
-    return found
+    """Whether data comes up trees, not down, for each forest of a collective; none for an AllToAll.
+    Errors: T612."""
+    return _DIRECTIONS.get(_algorithm(collective).collective, ())
 
 
 def _algorithm(collective: str) -> Algorithm:
@@ -399,7 +422,7 @@ def _by_shares(
     for number in _SHARES:
         if best.algbw_GBps * (1 - within) <= most_GBps:
             break
-        chunks = _apportioned(best.root, number * len(best.root))
+        chunks = apportioned(best.root, number * len(best.root))
         rates = tree_rates(pairs, ups, chunks)
         forests = [forest_on(rates, chunks, direction) for direction in range(len(ups))]
         found = tuple(one for one in forests if one is not None)
@@ -410,15 +433,6 @@ def _by_shares(
                 most_GBps = reached  # noqa: N806 - a unit
                 made.append(found)
     return made
-
-
-def _apportioned(shares: FloatArray, number: int) -> LongArray:
-    """int64: so many in proportion to shares, by the largest remainders."""
-    exact = shares / shares.sum() * number
-    whole: LongArray = np.floor(exact).astype(np.int64)
-    order = np.argsort(whole - exact, kind="stable")
-    whole[order[: number - int(whole.sum())]] += 1
-    return whole
 
 
 def _is_symmetric(topology: Topology) -> bool:

@@ -15,12 +15,13 @@ bandwidth where the paths of several pairs share links behind several switches.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from sley.errors import SleyError
 from sley.errors.topology import T612
 from sley.ir.graph import depths, flow_values
 from sley.ir.tables import NONE, FloatArray, IntArray, LongArray, Value, frozen_array, inverse
@@ -36,7 +37,7 @@ MOST_RANKS = 128
 """Bound on the ranks that are packed together: the time grows with their fourth power."""
 
 MOST_ACROSS = 2048
-"""Bound on the ranks on equal nodes."""
+"""Bound on the ranks on nodes with as many GPUs."""
 
 WITHIN = 0.05
 """The share of the bandwidth along paths that few trees may lack by default: trees that come closer
@@ -79,6 +80,11 @@ class Forest(Value):
     def chunks(self) -> int:
         """The chunks of all trees together."""
         return int(self.weight.sum())
+
+    @cached_property
+    def root(self) -> LongArray:
+        """int64 (trees,): the root of each tree."""
+        return frozen_array((self.parent == NONE).argmax(axis=1), np.int64)
 
     @property
     def rows(self) -> LongArray:
@@ -138,39 +144,29 @@ def pack_forest(
     most bandwidth along the paths of transfers, or of several numbers up to 32 the one with the
     most bandwidth. Errors: T612.
     """
-    across = across_nodes(
-        topology, lambda node: pack_forest(node, up=up, chunks=chunks, within=within)
-    )
-    if across is not None:
-        check_request(topology, chunks, within, MOST_ACROSS)
-        return across
-    check_request(topology, chunks, within, MOST_RANKS, ", more on nodes that are equal")
+    many = topology.ranks > MOST_RANKS
+    check_request(topology, chunks, within, MOST_ACROSS if many else MOST_RANKS)
     if topology.ranks == 1:
         return Forest(topology, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
-    every = np.ones(topology.ranks, np.int64)
-    rates = tree_rates(RankPairs.of(topology), (up,), every)
-    least = rates.algbw_GBps * (1 - within) * (1 - _ROUNDING)
+    made = (_Chained if many else _Packed)(topology, up)
+    least = made.algbw_GBps * (1 - within) * (1 - _ROUNDING)
     for number in range(1, _TRIED_CHUNKS + 1) if chunks is None else ():
-        found = forest_on(rates, number * every, longest=1 / (1 - within))
+        found = made.forest(number, 1 / (1 - within))
         if found is not None and found.algbw_GBps >= least:
             return found
     numbers = _TRIED_NUMBERS if chunks is None else (chunks,)
-    tried = [forest_on(rates, number * every) for number in numbers]
-    made = [one for one in tried if one is not None]
-    if not made:
+    tried = [one for number in numbers if (one := made.forest(number, _LONGEST)) is not None]
+    if not tried:
         raise T612.error(
             expected="a number of chunks for which trees can be packed",
             found=f"{topology.name}, chunks: {', '.join(map(str, numbers))}",
             remedy="Give another number of chunks.",
         )
-    return max(made, key=lambda one: one.algbw_GBps)
+    return max(tried, key=lambda one: one.algbw_GBps)
 
 
-def check_request(
-    topology: Topology, chunks: int | None, within: float, most_ranks: int, others: str = ""
-) -> None:
-    """Refuses chunks and shares that `pack_forest` can't take, and too many ranks. others: what the
-    error adds to the number of ranks. Errors: T612."""
+def check_request(topology: Topology, chunks: int | None, within: float, most_ranks: int) -> None:
+    """Refuses chunks and shares that `pack_forest` can't take, and too many ranks. Errors: T612."""
     right = chunks is None or (is_integer(chunks) and 1 <= chunks <= MOST_CHUNKS)
     if not right or not (is_real(within) and 0 <= within < 1):
         expected = f"chunks from 1 to {MOST_CHUNKS}, within a share from 0 to below 1"
@@ -178,48 +174,149 @@ def check_request(
         raise T612.error(expected=expected, found=found, remedy=f"Give {expected}.")
     if topology.ranks > most_ranks:
         raise T612.error(
-            expected=f"at most {most_ranks} ranks{others}",
+            expected=f"at most {most_ranks} ranks",
             found=f"{topology.name}: {topology.ranks}",
             remedy="Synthesize for fewer nodes.",
         )
 
 
-def _equal_node(topology: Topology) -> Topology | None:
-    """The GPUs of a node with their links, also to the network, if those of all nodes are equal and
-    join the GPUs, which are not too many; else None."""
-    gpus = np.bincount(topology.node)
-    if topology.nodes == 1 or (gpus != gpus[0]).any() or gpus[0] > MOST_RANKS:
-        return None
-    members = (np.flatnonzero(topology.node == node).tolist() for node in range(topology.nodes))
-    first, *others = (Group.of(topology, ranks).topology for ranks in members)
-    joined = len(RankPairs.of(first).src) > 0 or first.ranks == 1
-    return first if joined and all(one.links == first.links for one in others) else None
+class _Packed:
+    """Trees of all ranks that are packed together. algbw_GBps: the most of any. Errors: T612."""
+
+    def __init__(self, topology: Topology, up: bool) -> None:
+        self._every = np.ones(topology.ranks, np.int64)
+        self._rates = tree_rates(RankPairs.of(topology), (up,), self._every)
+        self.algbw_GBps = self._rates.algbw_GBps
+
+    def forest(self, chunks: int, longest: float) -> Forest | None:
+        """The trees with so many chunks of each rank's data; None if their time is longer than this
+        multiple of the least."""
+        return forest_on(self._rates, chunks * self._every, longest=longest)
+
+
+class _Chained:
+    """Trees of more ranks, from trees of each kind of nodes. Data from other nodes comes to all
+    places of a node alike, or to the best ones where that is needed to be as fast as the slowest
+    node. algbw_GBps: the most of any. Errors: T612."""
+
+    def __init__(self, topology: Topology, up: bool) -> None:
+        self._nodes, self._ups = _Nodes(topology), (up,)
+        pairs = [RankPairs.with_chains(topology, kind.ranks) for kind in self._nodes.kinds]
+        best = [tree_rates(one, self._ups, None) for one in pairs]
+        self.algbw_GBps = min(one.algbw_GBps for one in best)
+        alike = [
+            tree_rates(one, self._ups, np.ones(len(one.group), np.int64))
+            if len(np.unique(one.src[one.src == one.dst])) == len(one.group)
+            else rates
+            for one, rates in zip(pairs, best, strict=True)
+        ]
+        enough = self.algbw_GBps * (1 - _ROUNDING)
+        kinds = zip(best, alike, strict=True)
+        self._rates = [b if one.algbw_GBps < enough else one for b, one in kinds]
+
+    def forest(self, chunks: int, longest: float) -> Forest | None:
+        """As for `_Packed`."""
+        inner = list[Forest]()
+        for rates in self._rates:
+            shares = apportioned(rates.root, chunks * len(rates.root))
+            own = tree_rates(rates.pairs, self._ups, shares)
+            found = forest_on(own, shares, longest=longest * own.algbw_GBps / self.algbw_GBps)
+            if found is None:
+                return None
+            inner.append(found)
+        # Each chunk of a place takes a tree of each kind of nodes, from its place or one near it.
+        place = np.repeat(np.arange(inner[0].parent.shape[1]), chunks)
+        order = [np.argsort(one.root, kind="stable") for one in inner]
+        taken = [np.repeat(at, one.weight[at]) for at, one in zip(order, inner, strict=True)]
+        rows, weight = np.unique(np.stack([place, *taken]), axis=1, return_counts=True)
+        return self._nodes.chained(inner, rows[1:], rows[0], weight)
+
+
+def apportioned(shares: FloatArray, number: int) -> LongArray:
+    """int64: so many in proportion to shares, by the largest remainders."""
+    exact = shares / shares.sum() * number
+    whole: LongArray = np.floor(exact + _ROUNDING).astype(np.int64)
+    order = np.argsort(whole - exact, kind="stable")
+    whole[order[: number - int(whole.sum())]] += 1
+    return whole
+
+
+class _Nodes:
+    """The nodes of a topology, and trees that are chains over all nodes, from which a tree goes in
+    each. So the cards carry no more than they have to.
+
+    kinds: the ranks of a node of each kind, with their links, also to the network. kind: int64
+    (nodes,). places: int64 (nodes, gpus), the ranks of each node. Errors: T612.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology, nodes = topology, topology.nodes
+        gpus = np.bincount(topology.node)
+        groups = list[Group]()
+        if nodes > 1 and (gpus == gpus[0]).all() and gpus[0] <= MOST_RANKS:
+            self.places = np.argsort(topology.node, kind="stable").reshape(nodes, -1)
+            groups = [Group.of(topology, ranks) for ranks in self.places.tolist()]
+        self.kinds, self.kind = list[Group](), list[int]()
+        for group in groups:
+            equal = [one.topology.links == group.topology.links for one in self.kinds]
+            self.kind.append(equal.index(True) if any(equal) else len(self.kinds))
+            self.kinds += [] if any(equal) else [group]
+        joined = [len(RankPairs.of(one.topology).src) > 0 for one in self.kinds]
+        if not groups or (gpus[0] > 1 and not all(joined)):
+            raise self._no_trees("more on nodes with as many joined GPUs")
+
+    def _no_trees(self, expected: str) -> SleyError:
+        found, remedy = (
+            f"{self._topology.name}: {self._topology.ranks}",
+            "Synthesize for fewer nodes.",
+        )
+        return T612.error(
+            expected=f"at most {MOST_RANKS} ranks, or {expected}", found=found, remedy=remedy
+        )
+
+    def chained(
+        self, inner: Sequence[Forest], trees: LongArray, home: LongArray, weight: LongArray
+    ) -> Forest:
+        """A tree from each node for each column of `trees`, int64 (kinds, columns), which are rows
+        of the trees of each kind of nodes. home, weight: int64 (columns,), the place of the root
+        and the chunks."""
+        nodes, columns = len(self.places), np.arange(trees.shape[1])
+        row = [trees[kind] for kind in self.kind]
+        own = [inner[kind].parent[at] for kind, at in zip(self.kind, row, strict=True)]
+        root = [inner[kind].root[at] for kind, at in zip(self.kind, row, strict=True)]
+        chain = np.empty((len(columns), self._topology.ranks), np.int32)
+        for node, places in enumerate(self.places):
+            chain[:, places] = places[own[node]]
+            above, below = self.places[node - 1][root[node - 1]], places[root[node]]
+            if not self._topology.are_linked(above, below).all():
+                raise self._no_trees("links from node to node between all places that trees pass")
+            chain[columns, below] = above
+        parent = np.tile(chain, (nodes, 1, 1))
+        for node, places in enumerate(self.places):
+            turned = own[node].copy()
+            # Data goes from its own place to the root, and on as from there.
+            at, above = home.copy(), np.full(len(home), NONE)
+            while (on := at != NONE).any():
+                following = turned[columns[on], at[on]]
+                turned[columns[on], at[on]] = above[on]
+                above[on], at[on] = at[on], following
+            parent[node][:, places] = np.where(turned == NONE, NONE, places[turned])
+        return Forest(
+            self._topology,
+            frozen_array(np.tile(weight, nodes), np.int64),
+            frozen_array(parent.reshape(-1, self._topology.ranks), np.int32),
+            inner[0].up,
+            inner[0].switched,
+        )
 
 
 def across_nodes(topology: Topology, make: Callable[[Topology], Forest]) -> Forest | None:
-    """Trees for more ranks than are packed together, on equal nodes; None for fewer ranks, or other
-    nodes. Each tree is a chain over the same places of all nodes, from each of which goes a tree on
-    its node. So the cards carry no more than they have to.
-
-    make: makes the trees of a node.
-    """
-    equal = _equal_node(topology) if topology.ranks > MOST_RANKS else None
-    if equal is None:
+    """Trees for more ranks than are packed together, on equal nodes, from those that `make` makes
+    for a node; None for fewer ranks, or other nodes. Errors: T612."""
+    if topology.ranks <= MOST_RANKS or len((nodes := _Nodes(topology)).kinds) > 1:
         return None
-    inner = make(equal)
-    nodes = topology.nodes
-    places = np.argsort(topology.node, kind="stable").reshape(nodes, -1)
-    tree, root = np.nonzero(inner.parent == NONE)
-    trees = len(inner.parent)
-    parent = np.empty((nodes * trees, topology.ranks), np.int32)
-    for node in range(nodes):
-        rows = np.arange(trees)[:, None] + trees * np.arange(nodes)[:, None, None]
-        parent[rows, places[node]] = places[node][inner.parent]
-        parent[rows[:, tree, 0], places[node, root]] = places[node - 1, root]
-        parent[trees * node + tree, places[node, root]] = NONE
-    weight = frozen_array(np.tile(inner.weight, nodes), np.int64)
-    parents = frozen_array(parent, np.int32)
-    return Forest(topology, weight, parents, inner.up, inner.switched)
+    inner = make(nodes.kinds[0].topology)
+    return nodes.chained([inner], np.arange(len(inner.weight))[None], inner.root, inner.weight)
 
 
 def forest_on(
