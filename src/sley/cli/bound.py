@@ -82,7 +82,7 @@ def bound_command(
 def _bounds(row: Standard, cluster: Topology, root: int, *, nominal: bool) -> Bounds:
     """The bounds of a collective on all ranks, at a root if it has one."""
     roles = dict(zip(row.roles, (root, (root + 1) % cluster.ranks), strict=False))
-    return Bounds.of(row.build(cluster.ranks, **roles), cluster, nominal=nominal)
+    return Bounds.of(row.build(cluster.ranks, 1, False, **roles), cluster, nominal=nominal)
 
 
 def _json(bounds: Bounds, sizes: list[int]) -> dict[str, object]:
