@@ -1,4 +1,4 @@
-"""Groups at once: tensor and data groups of a cluster, whose collectives share its links.
+"""Groups at once: tensor, and data or expert groups of a cluster, whose collectives share links.
 
     python benchmarks/groups.py [TOPOLOGY ...] [--tensor N ...]
 
@@ -17,8 +17,12 @@ from typing import Any
 from common import machine
 from synthesis import library
 
-CALLS = (("allreduce", "64M", "reducescatter", "1G"), ("allreduce", "1G", "allreduce", "256M"))
-"""The collective and size of tensor groups, then of data groups."""
+CALLS = (
+    ("allreduce", "64M", "reducescatter", "1G"),
+    ("allreduce", "1G", "allreduce", "256M"),
+    ("allreduce", "64M", "alltoall", "256M"),
+)
+"""The collective and size of tensor groups, then of data or expert groups."""
 
 
 def library_us(calls: Sequence[Any], name: str, most_blocks: int) -> float:

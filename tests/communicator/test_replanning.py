@@ -132,6 +132,12 @@ def test_a_stall_that_the_network_did_not_cause_ends_the_communicator() -> None:
             ranks.comms[0].all_reduce(data)
 
 
+def test_one_host_has_no_interfaces_to_replan() -> None:
+    with Ranks(2, settings()) as ranks:
+        ranks.each(lambda comm: comm.replan())
+        ranks.each(sums)
+
+
 def test_replanning_needs_the_setting_and_a_store_that_lasts() -> None:
     with Communicator(LocalStore(), 0, 1) as comm, pytest.raises(SleyError, match="SLEY_REPLAN"):
         comm.replan()
@@ -196,7 +202,7 @@ def test_calls_go_on_over_the_interface_that_is_left(network: Network, tmp_path:
         for word, change in (
             ("cut", lambda: cables.cut(1)),
             ("mended", lambda: cables.mend(1)),
-            ("cut again", lambda: cables.cut(0)),
+            ("cut again", lambda: cables.lose(0)),
         ):
             for rank in range(4):
                 wait_for(tmp_path / f"{word}-{rank}")

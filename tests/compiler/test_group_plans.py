@@ -25,6 +25,17 @@ def test_groups_that_hinder_one_another_are_planned_together() -> None:
         assert program.name == "forest-allgather"
 
 
+def test_expert_groups_are_planned_beside_tensor_groups() -> None:
+    cluster = topologies.mi250x()
+    grid = grid_groups(16, {"tp": 4, "ep": 4})
+    calls = [GroupCall("allreduce", "4M", grid["tp"]), GroupCall("alltoall", "16M", grid["ep"])]
+    found = sley.plan_groups(calls, cluster)
+    assert found.bound_us <= found.time_us.max() < 0.8 * found.apart_us.max()
+    assert {one.name for one in found.programs} == {"forest-allreduce", "routed-alltoall"}
+    alone = sley.plan_groups(calls[1:], cluster)
+    assert found.bound_us >= alone.bound_us * (1 - 1e-6)
+
+
 def test_layers_of_groups_share_links_and_blocks() -> None:
     grid = grid_groups(4, {"tp": 2, "dp": 2})
     calls = [
@@ -53,7 +64,7 @@ def test_layers_of_groups_share_links_and_blocks() -> None:
         ([GroupCall("allgather", "1M", [[0, 1], [1, 2]])], "T613"),
         ([GroupCall("allgather", "1M", [[0, 8]])], "T613"),
         ([GroupCall("allgather", "1M", [[0], [1, 2]])], "T613"),
-        ([GroupCall("alltoall", "1M", [[0, 1]])], "T612"),
+        ([GroupCall("broadcast", "1M", [[0, 1]])], "T612"),
         ([GroupCall("allgather", "1X", [[0, 1]])], "S702"),
     ],
 )

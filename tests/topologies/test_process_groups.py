@@ -13,7 +13,7 @@ from sley import SleyError, Topology, topologies
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.tables import NONE
 from sley.ir.topology import Builder
-from sley.topologies import Group, grid_groups, pack_forest
+from sley.topologies import Group, find_routes, grid_groups, pack_forest
 from sley.topologies.rates import RankPairs, TreeRates, group_rates, tree_rates
 from support.generators.examples import examples
 from support.generators.fabrics import direct_topologies, switched_topologies
@@ -34,6 +34,18 @@ def best_rate(
     for group, of, size in zip(groups, ups, sizes, strict=True):
         pairs, ranks = RankPairs.of(group.topology), group.topology.ranks
         root, count = width, len(pairs.src)
+        for origin in range(0 if of else ranks):  # an AllToAll has flows of each rank's data
+            links = group.links[pairs.link].tolist()
+            most += [(k, width + p, 1.0) for k, p in zip(links, pairs.pair.tolist(), strict=True)]
+            for rank in set(range(ranks)) - {origin}:
+                out, into = np.flatnonzero(pairs.src == rank), np.flatnonzero(pairs.dst == rank)
+                equal += [(equals, width + pair, -1.0) for pair in out.tolist()]
+                equal += [(equals, width + pair, 1.0) for pair in into.tolist()]
+                equal.append((equals, 0, -size / ranks))
+                equals += 1
+            width += count
+        if not of:
+            continue
         width += ranks
         # The sum of the roots, which are equal if there is one direction.
         equal += [(equals, root + rank, 1.0) for rank in range(ranks)] + [(equals, 0, -size)]
@@ -92,7 +104,7 @@ def test_the_rates_of_groups_are_the_best_along_paths(
     for _ in range(data.draw(st.integers(1, 2))):
         order = data.draw(st.permutations(range(cluster.ranks)))
         cut = data.draw(st.integers(0, cluster.ranks - 2))
-        way, size = data.draw(st.sampled_from(WAYS)), data.draw(st.sampled_from([1.0, 3.0]))
+        way, size = data.draw(st.sampled_from([*WAYS, ()])), data.draw(st.sampled_from([1.0, 3.0]))
         for ranks in (order[:cut], order[cut:]):
             try:
                 groups += [Group.of(cluster, ranks)] if len(ranks) > 1 else []
@@ -111,9 +123,20 @@ def test_the_rates_of_groups_are_the_best_along_paths(
     found = check_rates(rates, groups, sizes)
     assert found == pytest.approx(best_rate(cluster, groups, ups, sizes), rel=1e-5)
     for group, way, size, part in zip(groups, ups, sizes, rates.group_GBps, strict=True):
-        shares = np.ones(len(group.ranks), np.int64) if len(way) == 1 else None
-        own = tree_rates(RankPairs.of(group.at(part)), way, shares)
-        assert own.algbw_GBps >= found * size * (1 - 1e-5)
+        if way:
+            shares = np.ones(len(group.ranks), np.int64) if len(way) == 1 else None
+            own = tree_rates(RankPairs.of(group.at(part)), way, shares).algbw_GBps
+        else:
+            own = find_routes(group.at(part)).optimum_GBps
+        assert own >= found * size * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("name", ["ndv4:2", "dgx1", "mi250x", "torus:4x4"])
+def test_one_alltoall_of_all_ranks_has_the_rate_of_its_routes(name: str) -> None:
+    cluster = topologies.find(name)
+    groups = [Group.of(cluster, range(cluster.ranks))]
+    rates = group_rates(cluster, groups, [()], np.array([5.0]))
+    assert rates.algbw_GBps == pytest.approx(find_routes(cluster).optimum_GBps, rel=2e-3)
 
 
 @pytest.mark.parametrize("name", ["ndv4:2", "dgx1", "mi250x:1"])

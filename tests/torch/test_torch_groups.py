@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from sley.communicator import Settings
+from sley.communicator import Network, Settings
 from sley.errors import SleyError
 from sley.torch import CollectiveError, ProcessGroupSley
 from sley.torch.monitored import MonitoredBarrier
@@ -71,6 +72,32 @@ def check_subgroups() -> None:
 
 def test_subgroups_are_right(four_ranks: RankPool) -> None:
     four_ranks.run(check_subgroups)
+
+
+def check_replanning() -> None:
+    """A group of two hosts whose calls and messages take turns in Python."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    settings = Settings(replan=True, network=Network.TCP)
+    with patch.dict(os.environ, SLEY_HOST_ID=str(rank // 2), SLEY_NICS="lo"):
+        group = dist.new_group(pg_options=settings)
+        for _ in range(2):
+            tensor = torch.full((50_000,), float(rank))
+            work = dist.all_reduce(tensor, group=group, async_op=True)
+            done = work.get_future().then(lambda future: future.value()[0][0].item())
+            dist.all_gather(parts := [torch.empty(3) for _ in range(ranks)], torch.ones(3), group)
+            assert all((part == 1).all() for part in parts)
+            assert done.wait() == tensor[-1].item() == ranks * (ranks - 1) / 2
+            if rank == 0:
+                dist.send(torch.tensor([7.0]), ranks - 1, group=group)
+            elif rank == ranks - 1:
+                dist.recv(tensor := torch.zeros(1), 0, group=group)
+                assert tensor.item() == 7.0
+            group.replan()
+        dist.destroy_process_group(group)
+
+
+def test_a_group_replans(four_ranks: RankPool) -> None:
+    four_ranks.run(check_replanning)
 
 
 def check_groups_at_once() -> None:

@@ -167,8 +167,10 @@ class Endpoint:
     def messages(self) -> Messages:
         """The point-to-point messages of this rank, on memory. Errors: N623; where it meets the
         other ranks first, as of `replan`."""
-        if self._turns is not None and self._open_core().reason is not None:
-            self._turns.run(self._meet_after_failure)
+        core, turns = self._open_core(), self._turns
+        if turns is None or core.reason is None or turns.is_own_thread():
+            return core.messages
+        turns.run(self._meet_after_failure)
         return self._open_core().messages
 
     def error_of(self, call: Call, in_place: bool, report: Report) -> SleyError | None:
@@ -188,8 +190,8 @@ class Endpoint:
 
     def replan(self) -> None:
         """Fits the plans to the rates of the interfaces between hosts, which it measures, and takes
-        those that are back. A collective call. Errors: R514 without `Settings.replan`; N601, N622,
-        N628, N635."""
+        those that are back; on one host nothing. A collective call. Errors: R514 without
+        `Settings.replan`; N601, N622, N628, N635."""
         if self._turns is None:
             raise R514.error(
                 expected="a communicator with replan=True in its settings (SLEY_REPLAN=1)",
@@ -197,7 +199,8 @@ class Endpoint:
                 remedy="Make it so on all ranks.",
             )
         self._check_thread(self._open_core())
-        self._turns.run(self._replan)
+        if self.hosts.count > 1:
+            self._turns.run(self._replan)
 
     def stats(self) -> list[CallStats]:
         """Statistics of this rank's calls: a row for each plan that has run; none after closing."""
@@ -287,9 +290,13 @@ class Endpoint:
             is_spoiled = has_begun and not self._is_intact(call, prepared)
             return Cut(core.reason, is_spoiled, error)
 
-        if not turns.make(run, self._meet):
-            place = Place(detail=f"{self.name}, rank {self.rank}, {self.describe(call)}")
-            raise cut_short(place, is_finished=turns.finished <= turns.elsewhere)
+        if turns.make(run, self._meet):
+            return
+        is_finished = turns.finished <= turns.elsewhere
+        if call.kind == BARRIER and is_finished:
+            return  # all ranks had come to it
+        place = Place(detail=f"{self.name}, rank {self.rank}, {self.describe(call)}")
+        raise cut_short(place, is_finished=is_finished)
 
     def _meet(self, cut: Cut, standing: Standing) -> Meeting:
         """Meets the other ranks, and goes on with what is left of the network. Errors: of the cut,

@@ -33,8 +33,8 @@ _INSTANCES = (1, 2, 4, 8, 16)
 class GroupCall(Value):
     """A collective that groups of ranks call at the same time, each for its own data.
 
-    collective: allgather, reducescatter or allreduce. size: of each call, as for `simulate`.
-    groups: the ranks of each, a rank in one at most. Errors: T613.
+    collective: allgather, reducescatter, allreduce or alltoall. size: of each call, as for
+    `simulate`. groups: the ranks of each, a rank in one at most. Errors: T613.
     """
 
     collective: str
@@ -52,13 +52,15 @@ class GroupCall(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GroupPlans(Value):
-    """Plans along trees for groups that call collectives at the same time. Times are simulated.
+    """Plans for groups that call collectives at the same time, along trees, or routes for an
+    AllToAll. Times are simulated.
 
     groups: all groups, call after call. call: int64 (groups,), the call of each. programs, plans:
     of each group.
     alone_us: float64 (groups,), of the fastest plan for a group alone, while no other group calls.
     apart_us, time_us: float64 (groups,), of all groups at once, with these plans, and with `plans`.
-    bound_us: the least time of all data by trees along the paths of transfers, without latency.
+    bound_us: the least time of all data by trees and routes along the paths of transfers, without
+    latency.
     """
 
     groups: tuple[Group, ...]

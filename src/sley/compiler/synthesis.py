@@ -371,12 +371,9 @@ def compared(collective: str, *, switched: bool = False) -> Mapping[str, Any]:
 
 
 def tree_directions(collective: str) -> tuple[bool, ...]:
-    """Whether data comes up trees, not down, for each forest of a collective. Errors: T612."""
-    found = _DIRECTIONS.get(_algorithm(collective).collective)
-    if found is None:
-        expected = f"one of {', '.join(_DIRECTIONS)}, which trees serve"
-        raise T612.error(expected=expected, found=repr(collective))
-    return found
+    """Whether data comes up trees, not down, for each forest of a collective; none for an AllToAll.
+    Errors: T612."""
+    return _DIRECTIONS.get(_algorithm(collective).collective, ())
 
 
 def _algorithm(collective: str) -> Algorithm:

@@ -20,7 +20,7 @@ import numpy as np
 from sley.errors.topology import T612
 from sley.ir.graph import maximum_flow
 from sley.ir.linear import LinearProgram
-from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray, frozen_array
+from sley.ir.tables import NONE, BoolArray, FloatArray, LongArray, frozen_array, spans
 from sley.ir.topology import Topology
 from sley.topologies.groups import Group
 
@@ -43,13 +43,17 @@ _LONG = 1e-6
 """What the use of a link costs in the objective."""
 
 
+MOST_STEPS = 1 << 18
+"""Bound on the steps that a program for flows regards: it takes half a minute then."""
+
+
 @dataclass(frozen=True, eq=False)
 class TreeRates:
-    """Rates of trees, in GB/s.
+    """Rates of trees, and of AllToAlls, in GB/s.
 
     pairs: of the topology. ups: for each direction, whether data comes up the trees. GBps: of each
-    direction, float64 (pairs,), the rate at which each pair passes data. root: float64 (members,),
-    the rate of the trees of each root.
+    direction, and of AllToAlls, float64 (pairs,), the rate at which each pair passes data. root:
+    float64 (members,), the rate of the trees of each root, or of a rank's data for each.
     """
 
     pairs: RankPairs
@@ -101,26 +105,27 @@ def group_rates(
     """The rates at which the data of all groups takes the least common time, while they use the
     links of a topology at the same time.
 
-    ups: of each group, the directions as for `tree_rates`; the roots of a group with one have equal
-    shares, those of one with two the best. sizes: float64 (groups,), of the data of all roots.
-    Errors: T612.
+    ups: of each group, the directions as for `tree_rates`, none for an AllToAll; the roots of a
+    group with two have the best shares, other ranks equal ones. sizes: float64 (groups,), of the
+    data of all roots, or of each rank's for all. Errors: T612.
     """
     pairs = RankPairs.of_groups(topology, groups)
     every = tuple(sorted({up for of in ups for up in of}))
-    takes = np.array([[up in of for of in ups] for up in every])
+    takes = np.array([*([up in of for of in ups] for up in every), [not of for of in ups]])
+    takes = takes[takes.any(axis=1)]
     counts = np.bincount(pairs.group)
     weight = np.maximum(sizes / sizes.max(), _LEAST_SIZE)
-    shares = np.where([len(of) == 1 for of in ups], weight / counts, 0.0)[pairs.group]
+    shares = np.where([len(of) < 2 for of in ups], weight / counts, 0.0)[pairs.group]
     return _Program(pairs, every, shares, weight, takes).best()
 
 
 class _Program:
     """The linear program. Its variables: for each direction the rates of the classes of pairs, then
-    those of the classes of roots, and the rate of all.
+    those of the classes of roots, the rate of all, and those of the steps of AllToAlls.
 
     shares: float64 (members,), the rate of each root as a share of the rate of all; 0 for roots
     with the best ones. weight: float64 (groups,), the sum of a group. takes: bool (directions,
-    groups), whether a group's data goes in a direction.
+    groups), whether a group's data goes in a direction; with one more for AllToAlls.
     """
 
     def __init__(
@@ -133,10 +138,10 @@ class _Program:
     ) -> None:
         ranks = len(pairs.group)
         self._pairs, self._ups, self._takes = pairs, ups, takes
-        found = pairs.classes(shares, weight[pairs.group], *takes[:, pairs.group])
-        self._class, of_rank, of_link = found
+        color, of_link = pairs.colors(shares, weight[pairs.group], *takes[:, pairs.group])
+        self._class, of_rank = _numbers(color[pairs.src, pairs.dst]), _numbers(np.diag(color))
         self._classes = int(self._class.max()) + 1
-        self._taken = np.zeros((len(ups), self._classes), bool)
+        self._taken = np.zeros((len(takes), self._classes), bool)
         self._taken[:, self._class] = takes[:, pairs.group[pairs.src]] & (pairs.src != pairs.dst)
         # Cuts around a rank of each class, and limits of a link: the others have equal ones.
         self._ranks = np.unique(of_rank, return_index=True)[1]
@@ -148,17 +153,21 @@ class _Program:
         # Of equal solutions, the one with the shortest paths, and few pairs between nodes.
         price = (1.0 + pairs.crosses)[pairs.pair] * (_LONG / ranks)
         self._price = np.bincount(self._class[pairs.pair], price, self._classes)
-        cost = np.concatenate([np.tile(self._price, len(ups)), np.zeros(roots), -np.ones(1)])
-        self._program = LinearProgram(cost)
+        steps = Steps(pairs, color, takes[-1][pairs.group]) if len(takes) > len(ups) else None
+        cost = [np.tile(self._price, len(takes)), np.zeros(roots), -np.ones(1)]
+        cost += [] if steps is None else [np.zeros(len(steps.keys))]
+        self._program = LinearProgram(np.concatenate(cost))
         # The best shares are at least those of the group.
         for group in np.unique(pairs.group[self._ranks[self._root[self._ranks] < roots]]).tolist():
             variable, times = np.unique(of_rank[pairs.group == group], return_counts=True)
-            at, row = len(ups) * self._classes, np.zeros(len(variable) + 1, np.int64)
+            at, row = len(takes) * self._classes, np.zeros(len(variable) + 1, np.int64)
             terms = np.append(at + variable, at + roots), np.append(-1.0 * times, weight[group])
             self._program.limit([(row, *terms)], np.zeros(1))
         self._limit_links(of_link)
         self._limit_roots()
         self._add_first_cuts()
+        if steps is not None:
+            self._limit_steps(steps, len(takes) * self._classes + roots)
 
     def _narrowest_GBps(self) -> float:  # noqa: N802 - a unit
         """The most that the narrowest rank sends or receives: with such a unit the solver's
@@ -184,14 +193,14 @@ class _Program:
         row, times = np.searchsorted(links, self._used[own]), self._times[own]
         uses = [
             (row, self._of_class[own] + direction * self._classes, times)
-            for direction in range(len(self._ups))
+            for direction in range(len(self._takes))
         ]
         self._program.limit(uses, np.minimum(rates[links] / self._scale, _AMPLE))
 
     def _limit_roots(self) -> None:
         """Makes the rate of what a root passes as a pair of its own at least that of its trees; a
         root without such a pair has none, if others have one."""
-        pairs, at = self._pairs, len(self._ups) * self._classes
+        pairs, at = self._pairs, len(self._takes) * self._classes
         own = np.flatnonzero(pairs.src == pairs.dst)
         without = np.unique(self._root[np.setdiff1d(np.arange(len(pairs.group)), pairs.src[own])])
         if len(own) and len(without):
@@ -207,7 +216,7 @@ class _Program:
     def _add_first_cuts(self) -> None:
         """Adds the cuts around a rank of each class, and around its node."""
         pairs = self._pairs
-        for direction, takes in enumerate(self._takes):
+        for direction, takes in enumerate(self._takes[: len(self._ups)]):
             for rank in self._ranks[takes[pairs.group[self._ranks]]].tolist():
                 own = pairs.group == pairs.group[rank]
                 ends, node = pairs.vertex == pairs.vertex[rank], pairs.node == pairs.node[rank]
@@ -215,6 +224,21 @@ class _Program:
                     for cut in (inside, own & ~inside):
                         if 0 < cut.sum() < own.sum():
                             self._add(cut, direction)
+
+    def _limit_steps(self, steps: Steps, rate: int) -> None:
+        """Makes what comes to a rank of an AllToAll what it keeps and passes on, and the rate of a
+        pair at least that of the steps along it. rate: the variable of the rate of all."""
+        first = rate + 1
+        moved = [(row, first + step, times) for row, step, times in (steps.comes, steps.goes)]
+        rows = np.arange(len(steps.origin))
+        kept = rows, np.full(len(rows), rate), -self._share[steps.origin]
+        self._program.limit([*moved, kept], np.zeros(len(rows)), equal=True)
+        along, last = self._class[steps.send], (len(self._takes) - 1) * self._classes
+        count = np.bincount(self._class, minlength=self._classes)[along]
+        passed = along, first + np.arange(len(along)), steps.count / count
+        every = np.arange(self._classes)
+        most = every, last + every, np.full(len(every), -1.0)
+        self._program.limit([passed, most], np.zeros(len(every)))
 
     def best(self) -> TreeRates:
         """The solution within all cuts. Errors: T612."""
@@ -230,7 +254,7 @@ class _Program:
         src, dst = self._pairs.ends(self._ups[direction])
         leaving = np.bincount(self._class[inside[src] & ~inside[dst]], minlength=self._classes)
         roots = np.bincount(self._root[inside], self._share[inside])
-        first = np.array([direction, len(self._ups)]) * self._classes
+        first = np.array([direction, len(self._takes)]) * self._classes
         terms = [
             (np.zeros(len(np.flatnonzero(one)), np.int64), at + np.flatnonzero(one), one[one != 0])
             for at, one in zip(first, (-1.0 * leaving, roots), strict=True)
@@ -246,7 +270,7 @@ class _Program:
                 found=self._pairs.topology.name,
             )
         rates = np.maximum(solved.variables, 0) * self._scale
-        *passed, roots = np.split(rates, np.arange(1, 1 + len(self._ups)) * self._classes)
+        *passed, roots = np.split(rates, np.arange(1, 1 + len(self._takes)) * self._classes)
         root = roots[self._root] * self._share
         self._fill(passed)
         return TreeRates(self._pairs, self._ups, tuple(one[self._class] for one in passed), root)
@@ -272,7 +296,8 @@ class _Program:
         """Adds the cuts that rates violate most, towards a rank of each class; whether any do."""
         violated, pairs, ranks = False, self._pairs, len(rates.root)
         of = pairs.group[self._ranks]
-        for direction, group in np.argwhere(self._takes[:, : of.max() + 1]).tolist():
+        trees = self._takes[: len(self._ups), : of.max() + 1]
+        for direction, group in np.argwhere(trees).tolist():
             members = np.flatnonzero(pairs.group == group)
             unit = _WHOLE / rates.root[members].sum()
             supply = np.floor(rates.root[members] * unit).astype(np.int64)
@@ -489,6 +514,59 @@ class RankPairs:
             np.add.at(through, self.link, hashes[color[self.src, self.dst]][self.pair] * often)
             of_link = _numbers(of_link, through)
         return color, of_link
+
+
+class Steps:
+    """Steps of data of AllToAlls: from an origin, at a rank that passes it on to the next. Steps
+    are of a class if their three pairs of ranks are.
+
+    of_send: int64 (pairs,), the class of each pair of ranks.
+    keys: int64 (classes,), ascending, as `key` finds them. send, count: int64 (classes,), the pair
+    of a rank and the next of one step, and the number of steps. origin, rank: int64 (rows,), a pair
+    of each class to which data goes. comes, goes: (row, class, factor), the steps that end and
+    begin at the row's rank, the factors of the latter below 0. Errors: T612.
+    """
+
+    def __init__(self, pairs: RankPairs, color: LongArray, exchange: BoolArray) -> None:
+        """color: of `RankPairs.colors`. exchange: bool (members,), of those with an AllToAll."""
+        self._pairs, self._color, self._colors = pairs, color, int(color.max()) + 1
+        self.of_send = color[pairs.src, pairs.dst]
+        first, size = np.unique(color, return_index=True, return_counts=True)[1:]
+        origin, rank = np.divmod(first, len(color))
+        needed = (origin != rank) & (pairs.group[origin] == pairs.group[rank]) & exchange[origin]
+        self.origin, self.rank, size = origin[needed], rank[needed], size[needed]
+        (come, into), (go, out) = (self._of_rows(end) for end in (pairs.dst, pairs.src))
+        self.keys, into_at, into_count = np.unique(into, return_index=True, return_counts=True)
+        left, out_at, out_count = np.unique(out, return_index=True, return_counts=True)
+        self.comes = come[into_at], np.arange(len(self.keys)), into_count.astype(np.float64)
+        self.goes = go[out_at], np.searchsorted(self.keys, left), -out_count.astype(np.float64)
+        self.count = size[come[into_at]] * into_count
+        color, one = np.unique(self.of_send, return_index=True)
+        self.send = one[np.searchsorted(color, self.keys % self._colors)]
+
+    def key(self, origin: LongArray | int, send: LongArray) -> LongArray:
+        """int64 (steps,): the class of the step of an origin's data along a pair; NONE between
+        equal ranks and back to the origin, which no data needs."""
+        src, dst = self._pairs.src[send], self._pairs.dst[send]
+        before, after = self._color[origin, src], self._color[origin, dst]
+        key = (before * self._colors + after) * self._colors + self.of_send[send]
+        return np.where((before == after) | (dst == origin), NONE, key)
+
+    def _of_rows(self, end: LongArray) -> tuple[LongArray, LongArray]:
+        """int64 (steps,): rows, and the classes of all steps that begin or end at their ranks. end:
+        int64 (pairs,), this end of pairs."""
+        order = np.argsort(end, kind="stable")
+        begin = np.searchsorted(end[order], np.arange(len(self._color) + 1))
+        count = np.diff(begin)[self.rank]
+        if count.sum() > MOST_STEPS:
+            raise T612.error(
+                expected=f"ranks so alike that at most {MOST_STEPS} steps of data differ",
+                found=f"{self._pairs.topology.name}: {count.sum()}",
+                remedy="Synthesize for fewer nodes.",
+            )
+        row, turn = spans(begin[self.rank], count)
+        key = self.key(self.origin[row], order[turn])
+        return row[key != NONE], key[key != NONE]
 
 
 def _numbers(*columns: np.ndarray) -> LongArray:

@@ -38,10 +38,7 @@ from sley.ir.tables import (
 )
 from sley.ir.topology import Topology
 from sley.topologies.forests import WITHIN, check_request
-from sley.topologies.rates import RankPairs
-
-MOST_STEPS = 1 << 18
-"""Bound on the steps that a program for the flows regards: it takes half a minute then."""
+from sley.topologies.rates import RankPairs, Steps
 
 MOST_RANKS = 1024
 """Bound on the ranks of a topology: the time to tell which are alike grows with their third power.
@@ -263,7 +260,8 @@ class _Flows:
             """What a chunk costs that takes a step."""
             total: float = back[after[step]]
             for link in paths[step]:
-                total += busy[link] * exp(_STEEP * (min(load[link] / peak, _MOST_OVER) - 1))
+                over = min((load[link] + busy[link]) / peak, _MOST_OVER)
+                total += busy[link] * exp(_STEEP * (over - 1))
             return total
 
         for _ in range(_PASSES):
@@ -314,102 +312,58 @@ def _least_load(pairs: RankPairs, length: FloatArray) -> float:
 
 class _Program:
     """The linear program. Its variables: for each class of steps, the part of the data for one rank
-    that takes one of them; then the load of the busiest link. A step has an origin, a rank that
-    sends and one that gets the data; steps are of a class if their three pairs of ranks are.
-    Errors: T612.
-    """
+    that takes one of them; then the load of the busiest link. Errors: T612."""
 
     def __init__(self, pairs: RankPairs) -> None:
         self._pairs, ranks = pairs, pairs.topology.ranks
-        self._color, self._of_link = pairs.colors(np.zeros(ranks))
-        self._colors = int(self._color.max()) + 1
-        self._send = self._color[pairs.src, pairs.dst]
+        color, self._of_link = pairs.colors(np.zeros(ranks))
+        self._steps = steps = Steps(pairs, color, np.ones(ranks, bool))
         rates = pairs.topology.links.GBps
         self._class_GBps = np.bincount(self._of_link, rates).astype(np.float64)
         self._unit = _least_load(pairs, 1 / rates)
-        # A pair (origin, rank) stands for each class of pairs, a send for each class of sends.
-        first, size = np.unique(self._color, return_index=True, return_counts=True)[1:]
-        origin, rank = np.divmod(first, ranks)
-        (come, into), (go, out) = (self._steps(origin, rank, end) for end in (pairs.dst, pairs.src))
-        self._keys, into_at, into_times = np.unique(into, return_index=True, return_counts=True)
-        left, out_at, out_times = np.unique(out, return_index=True, return_counts=True)
-        of_send, one = np.unique(self._send, return_index=True)
-        send = np.searchsorted(of_send, self._keys % self._colors)
-        steps = size[come[into_at]] * into_times
-        crossing = pairs.crosses & (ranks > MOST_DIRECT)
         # In units in which the price of a send is far above the solver's tolerance.
+        crossing = pairs.crosses & (ranks > MOST_DIRECT)
         self._price = np.where(crossing, _PER_CROSSING, 1.0) * _PER_SEND
         busiest = ranks * (ranks - 1.0)
-        self._program = LinearProgram(np.append(self._price[one][send] * steps, busiest))
+        cost = np.append(self._price[steps.send] * steps.count, busiest)
+        self._program = LinearProgram(cost)
         # What comes to a rank stays or goes on.
-        comes = come[into_at], np.arange(len(self._keys)), into_times.astype(np.float64)
-        goes = go[out_at], np.searchsorted(self._keys, left), -out_times.astype(np.float64)
-        self._rows = len(first)
-        self._program.limit([comes, goes], 1.0 * (origin != rank), equal=True)
-        self._limit_links(one, send, steps)
+        one = np.ones(len(steps.origin))
+        self._program.limit([steps.comes, steps.goes], one, equal=True)
+        self._limit_links()
 
-    def _limit_links(self, sends: LongArray, send: LongArray, steps: LongArray) -> None:
-        """Limits the load of a link of each class, which is a part of the load by all steps.
-
-        sends: a send of each class. send, steps: int64 (variables,), the number of its class, and
-        how many steps there are.
-        """
+    def _limit_links(self) -> None:
+        """Limits the load of a link of each class, which is a part of the load by all steps."""
         pairs, links = self._pairs, int(self._of_link.max()) + 1
+        sends, send = np.unique(self._steps.send, return_inverse=True)
         owner, crossed = spans(pairs.offset[sends], np.diff(pairs.offset)[sends])
         key = owner * links + self._of_link[pairs.link[crossed]]
         use, times = np.unique(key, return_counts=True)
         begin = np.searchsorted(use // links, np.arange(len(sends) + 1))
-        variable, at = spans(begin[send], np.diff(begin)[send])
+        step, at = spans(begin[send], np.diff(begin)[send])
         link = use[at] % links
-        load = steps[variable] * times[at] / self._class_GBps[link] / self._unit
+        load = self._steps.count[step] * times[at] / self._class_GBps[link] / self._unit
         busiest = np.arange(links), np.full(links, len(send)), -1.0
-        self._program.limit([(link, variable, load), busiest], np.zeros(links))
-
-    def _steps(
-        self, origin: LongArray, rank: LongArray, end: LongArray
-    ) -> tuple[LongArray, LongArray]:
-        """int64 (steps,): rows of pairs (origin, rank), and classes of all steps that begin or end
-        at the rank. end: int64 (pairs,), this end of sends. Errors: T612."""
-        order = np.argsort(end, kind="stable")
-        begin = np.searchsorted(end[order], np.arange(len(self._color) + 1))
-        count = np.where(origin != rank, np.diff(begin)[rank], 0)
-        if count.sum() > MOST_STEPS:
-            raise T612.error(
-                expected=f"ranks so alike that at most {MOST_STEPS} steps of data differ",
-                found=f"{self._pairs.topology.name}: {count.sum()}",
-                remedy="Synthesize for fewer nodes.",
-            )
-        row, turn = spans(begin[rank], count)
-        key = self._key(origin[row], order[turn])
-        return row[key != NONE], key[key != NONE]
-
-    def _key(self, origin: LongArray | int, send: LongArray) -> LongArray:
-        """int64 (sends,): the class of steps of the data of origins; NONE between equal ranks and
-        back to the origin, which no flow needs."""
-        before, after = (
-            self._color[origin, end[send]] for end in (self._pairs.src, self._pairs.dst)
-        )
-        key = (before * self._colors + after) * self._colors + self._send[send]
-        useless = (before == after) | (self._pairs.dst[send] == origin)
-        return np.where(useless, NONE, key)
+        self._program.limit([(link, step, load), busiest], np.zeros(links))
 
     def flows(self) -> _Flows:
         """The flows. Errors: T612."""
-        pairs, ranks = self._pairs, len(self._color)
+        pairs, steps, ranks = self._pairs, self._steps, self._pairs.topology.ranks
         solved = self._program.solve("ipm") or self._program.solve()
         if solved is None:
             raise self._unsolved()
-        dual = np.maximum(-solved.dual[self._rows :], 0) / self._class_GBps
+        dual = np.maximum(-solved.dual[len(steps.origin) :], 0) / self._class_GBps
         length = dual[self._of_link]
         # All flows take shortest routes by these lengths.
         far = _distances(pairs, _cost(pairs, length) / self._unit + self._price)
         used = solved.variables[:-1] > _NOTHING
-        keys, shares = self._keys[used], solved.variables[:-1][used]
-        sends = np.flatnonzero(np.isin(self._send, keys % self._colors))
+        keys, shares = steps.keys[used], solved.variables[:-1][used]
+        color = steps.of_send
+        sends = np.flatnonzero(np.isin(color, color[steps.send[used]]))
         src, dst = pairs.src[sends], pairs.dst[sends]
         found = list[tuple[LongArray, LongArray, FloatArray]]()
         for origin in range(ranks):  # one after the other, to save memory
-            key = self._key(origin, sends)
+            key = steps.key(origin, sends)
             at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
             own = np.flatnonzero((keys[at] == key) & (far[origin, src] < far[origin, dst]))
             found.append((np.full(len(own), origin), sends[own], shares[at[own]]))

@@ -37,6 +37,11 @@ class Cable:
         """Cuts a cable without notifying either end."""
         _ip("-n", self.names[0], "link", "set", self.nics[number], "down")
 
+    def lose(self, number: int = 0) -> None:
+        """Takes the address of an interface away, which the other end doesn't see."""
+        name, nic = self.names[0], self.nics[number]
+        _ip("-n", name, "address", "delete", f"10.88.{number}.1/24", "dev", nic)
+
     def mend(self, number: int = 0) -> None:
         """Undoes `cut`, and waits until the interfaces are up."""
         _ip("-n", self.names[0], "link", "set", self.nics[number], "up")
