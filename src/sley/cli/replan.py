@@ -39,9 +39,13 @@ class _Degraded(click.ParamType[tuple[str, float]]):
     ) -> tuple[str, float]:
         part, _, share = str(value).partition("=")
         try:
-            return part, float(share)
+            if 0 < float(share) < 1:
+                return part, float(share)
         except ValueError:
-            self.fail(f"{value!r} is not a part and a share, as in nic3@1=0.5", param, ctx)
+            pass
+        self.fail(
+            f"{value!r} is not a part and a share between 0 and 1, as in nic3@1=0.5", param, ctx
+        )
 
 
 @click.command("replan", cls=PlanCommand)
