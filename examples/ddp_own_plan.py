@@ -23,7 +23,7 @@ def exchange_parts(ranks):
     """Every rank reduces one part of the data, and copies the sum to the others."""
 
     @sley.program(sley.AllReduce(ranks, chunks=ranks, in_place=True), name="exchange-parts")
-    def program(p):
+    def program(p: sley.ChunkProgram):
         for home in range(ranks):
             others = [rank for rank in range(ranks) if rank != home]
             total = p.chunk(home, "in", home)

@@ -48,7 +48,7 @@ halo = sley.Custom(
 
 
 @sley.program(halo)
-def exchange(p):
+def exchange(p: sley.ChunkProgram):
     for rank in range(ROWS * COLUMNS):
         for direction in range(4):
             edge = p.chunk(rank, "in", direction)

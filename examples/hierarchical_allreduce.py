@@ -22,7 +22,7 @@ def hierarchical(nodes, gpus, as_printed=False):
     """The figure's program; chunks are named as there. as_printed: with the misprint."""
 
     @sley.program(sley.AllReduce(nodes * gpus, chunks=nodes * gpus, in_place=True))
-    def hierarchical(p):
+    def hierarchical(p: sley.ChunkProgram):
         within = [[gpu + node * gpus for gpu in range(gpus)] for node in range(nodes)]
         for ranks in within:
             reduce_scatter(p, ranks, 0, nodes)

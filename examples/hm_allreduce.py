@@ -26,7 +26,7 @@ def hm(nodes, gpus):
     mesh, ring = nodes * (gpus - 1), nodes - 1  # the steps of a stage
 
     @sley.program(sley.AllReduce(ranks, chunks=ranks, in_place=True), name="hm")
-    def program(p):
+    def program(p: sley.ChunkProgram):
         for turn in range(nodes):
             for offset in range(1, gpus):
                 peer = node_start + (gpu + offset) % gpus

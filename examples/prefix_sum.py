@@ -30,7 +30,7 @@ def scan(ranks=8, downwards=True):
     )
 
     @sley.program(promise)
-    def prefix_sum(p):
+    def prefix_sum(p: sley.ChunkProgram):
         distance = 1
         while distance < ranks:
             order = range(distance, ranks)

@@ -30,6 +30,7 @@ if __name__ == "__main__":
         path = Path(folder, "hm.xml")
         write_xml(path)
         theirs = sley.load(path)
+    assert isinstance(theirs, sley.Plan)
     print(f"proven with {sley.verify(theirs).slots} slots")
     program = sley.lift(theirs)
     print(program)

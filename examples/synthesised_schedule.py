@@ -46,6 +46,7 @@ if __name__ == "__main__":
         path = Path(folder, "trees.xml")
         path.write_text(forest())
         program = sley.load(path, collective="allreduce", in_place=True)
+    assert isinstance(program, sley.Program)  # a plan in MSCCL XML would be a sley.Plan
     plan = sley.compile(program, topology="mesh:4")
     print(sley.verify(plan))
     for simulation in sley.simulate(plan, ["1K", "64M"]):

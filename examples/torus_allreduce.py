@@ -26,7 +26,7 @@ def torus(rows=4, columns=4):
     quarters = [(across, down), (down, across), (back, up), (up, back)]
 
     @sley.program(sley.AllReduce(ranks, chunks=4 * ranks, in_place=True), name="torus")
-    def program(p):
+    def program(p: sley.ChunkProgram):
         for quarter, (first, second) in enumerate(quarters):
             line_of = {rank: line for line in second for rank in line}
 

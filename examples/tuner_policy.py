@@ -48,8 +48,9 @@ if __name__ == "__main__":
         policy.write(Policy(rows, machine=Machine("simulator", TOPOLOGY, "", 2, 4)), path)
         learned = policy.read(path)
     for size in (64 << 10, 32 << 20):
-        recipe = learned.find("allreduce", size).recipe
-        print(f"{size} bytes: {recipe.name}, {recipe.options['protocol']}")
+        row = learned.find("allreduce", size)
+        assert row is not None  # the policy's rows cover all sizes
+        print(f"{size} bytes: {row.recipe.name}, {row.recipe.options['protocol']}")
     nccl = exports.nccl_csv(learned)
     print(*[line for line in nccl.text.splitlines() if line.endswith(",2,8")], sep="\n")
     print(f"{len(nccl.remarks)} remarks on what NCCL can't do")

@@ -3,7 +3,7 @@
     import sley
 
     @sley.program(sley.AllGather(4))
-    def ring(p):
+    def ring(p: sley.ChunkProgram):
         for rank in range(4):
             chunk = p.chunk(rank, "in", 0).copy(rank, "out", rank)
             for step in range(1, 4):
@@ -16,9 +16,10 @@
         print(measured)
     sley.save(plan, "ring.xml")
 
-Write programs: program, rescclang, or take those of `sley.algorithms`, by name with
-    sley.load("ring-allreduce", ranks=8), or synthesize one for a cluster; for AllReduce,
-    AllGather, ... or Custom. plan_groups plans a GroupCall of each of several groups at once.
+Write programs: program, of a function of a ChunkProgram, rescclang, or take those of
+    `sley.algorithms`, by name with sley.load("ring-allreduce", ranks=8), or synthesize one for a
+    cluster; for AllReduce, AllGather, ... or Custom. plan_groups plans a GroupCall of each of
+    several groups at once.
 Plans: compile, choose, verify, simulate, run, execute, load, save, verify_file, lift; `show` and
     `draw` are texts and pictures of programs, plans, topologies and simulations.
 Clusters: `sley.topologies`; every function takes names such as "ndv4:2" or "torus:4x4", too.
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from sley.ir.topology import Topology as Topology
     from sley.ir.words import Protocol as Protocol
     from sley.ir.words import ReduceOp as ReduceOp
+    from sley.lang import ChunkProgram as ChunkProgram
     from sley.lang import program as program
     from sley.lang import rescclang as rescclang
     from sley.lang import trace as trace
@@ -107,7 +109,7 @@ _HOMES = {
     "sley.ir.program": "Program",
     "sley.ir.topology": "Topology",
     "sley.ir.words": "Protocol ReduceOp",
-    "sley.lang": "program rescclang trace",
+    "sley.lang": "ChunkProgram program rescclang trace",
     "sley.model.simulation": "Simulation simulate",
     "sley.report.views": "draw show",
     "sley.verification": "Proof verify",
@@ -138,7 +140,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def autoload() -> None:

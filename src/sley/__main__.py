@@ -1,5 +1,6 @@
-"""`python -m sley`: the command line."""
+"""python -m sley: the command line."""
 
 from sley.cli import main
 
-main()
+if __name__ == "__main__":
+    main(prog_name="sley")

@@ -52,7 +52,6 @@ def test_the_command_gives_the_figures_of_the_library() -> None:
 def test_one_size_in_full_and_several_as_a_table(ring: Path) -> None:
     full = sley("simulate", ring, "-b", "1M").stdout
     assert "critical path" in full
-    assert "launch_us" in full
     table = sley("simulate", ring, "-b", "1M", "-e", "16M", "-f", 4).stdout
     assert len(table.splitlines()) == len(
         sley("simulate", ring, "-b", "1M", "-e", "4M").stdout.splitlines()
@@ -110,12 +109,22 @@ def test_the_plan_that_is_simulated_is_told_from_its_file(tmp_path: Path) -> Non
     assert f"its time               {command}: as executor executes the file\n" in written
     assert sley(*command.split()[1:], "-b", "1M").exit_code == 0
     assert "sley doesn't simulate" in sley("compile", *RING, "-o", file.with_suffix(".json")).stdout
-    own = sley("simulate", *RING, "-b", "1M").stdout.splitlines()[0]
-    assert own.endswith("--target executor, rccl or msccl: its file, as this runtime runs it")
-    of_file = sley("simulate", file, "--topology", "ndv4", "-b", "1M").stdout.splitlines()[0]
-    assert f"{file} as generated code; --target executor" in of_file
+    own = sley("simulate", *RING, "-b", "1M").stdout.splitlines()[-1]
+    as_file = "as generated kernels; as a file for a runtime: --target executor, rccl or msccl"
+    assert own == f"# the plan {as_file}"
+    of_file = sley("simulate", file, "--topology", "ndv4", "-b", "1M").stdout.splitlines()[-1]
+    assert of_file == f"# {file} {as_file}"
     for option in ("--interpreter", "--target=executor"):
-        assert "as generated code" not in sley("simulate", *RING, "-b", "1M", option).stdout
+        assert "as generated kernels" not in sley("simulate", *RING, "-b", "1M", option).stdout
+
+
+def test_the_answer_comes_first_and_parameters_only_on_request() -> None:
+    lines = sley("simulate", *RING, "-b", "1M").stdout.splitlines()
+    assert lines[0].startswith("plan ")
+    more = sley("simulate", *RING, "-b", "1M", "-v").stdout
+    for name in ("parameters of the model", "  launch_us ", "parameters of the topology"):
+        assert name in more
+        assert name not in "\n".join(lines)
 
 
 def test_sizes_for_which_no_runtime_chooses_the_file_are_noted(tmp_path: Path) -> None:
@@ -150,7 +159,7 @@ def test_the_limit_and_its_remedy_are_in_every_output(ring: Path) -> None:
     assert row["limit"]["factor"] == "blocks"
     assert row["limit"]["remedy"] in sley("simulate", ring).stdout
     table = sley("simulate", ring, "-b", "1K", "-e", "64M", "-f", 65536).stdout.splitlines()
-    assert [line.split()[-1] for line in table[1:-1]] == ["limit", "(GB/s)", "latency", "blocks"]
+    assert [line.split()[-1] for line in table[:-2]] == ["limit", "(GB/s)", "latency", "blocks"]
 
 
 def test_an_algorithm_without_a_size_gets_the_clusters() -> None:

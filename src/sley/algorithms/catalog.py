@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -11,7 +10,7 @@ from typing import Any
 from sley.algorithms.algorithm import LISTED, SIZES, Algorithm, check_sizes
 from sley.errors import Place, did_you_mean
 from sley.errors.language import L112, L120
-from sley.ir.collectives import STANDARD
+from sley.ir.collectives import STANDARD, plain_name
 from sley.ir.program import Program
 
 _FILES = (
@@ -86,7 +85,7 @@ def build(
 def for_collective(name: str) -> list[Algorithm]:
     """The algorithms for a collective, by its name as NCCL, MPI or PyTorch spell it; none for a
     name that is no collective's."""
-    plain = re.sub("[-_]", "", str(name)).lower()
+    plain = plain_name(str(name))
     return [algorithm for algorithm in CATALOG.values() if algorithm.collective == plain]
 
 

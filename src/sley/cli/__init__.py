@@ -5,7 +5,8 @@ synthesize, groups, replan                     programs and plans made for a top
 run                                            plans on this machine
 exec                                           programs that call NCCL
 package, doctor                                directories of plans for runtimes; programs
-simulate, compare, choose, calibrate, topology times
+simulate, bound, compare, choose, calibrate,
+topology                                       times
 tune (with policy)                             tuners
 main                                           the group of commands
 

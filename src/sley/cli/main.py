@@ -11,6 +11,7 @@ from importlib.metadata import version
 import click
 from click.shell_completion import get_completion_class
 
+from sley.cli.bound import bound_command
 from sley.cli.calibrate import calibrate_command
 from sley.cli.catalogs import explain_command, list_command
 from sley.cli.choose import choose_command
@@ -88,7 +89,7 @@ SECTIONS: Mapping[str, Sequence[click.Command]] = {
     ),
     "Run": (run_command, exec_command, package_command, doctor_command),
     "Times": (
-        *(simulate_command, compare_command, choose_command),
+        *(simulate_command, bound_command, compare_command, choose_command),
         *(tune_command, calibrate_command, topology_command),
     ),
     "Help": (explain_command, completion_command),

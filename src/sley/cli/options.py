@@ -532,7 +532,7 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
 def common_options(command: F) -> F:
     """Adds --json and -v; the command gets the `Phases` that they want, quiet with --json."""
 
-    @click.option("-v", "--verbose", is_flag=True, help="Print the time of each phase.")
+    @click.option("-v", "--verbose", is_flag=True, help="Print more: each phase's time.")
     @json_option
     def wrapper(*args: Any, verbose: bool, as_json: bool, **values: Any) -> object:
         return command(*args, phases=Phases(verbose, quiet=as_json), **values)

@@ -24,7 +24,6 @@ from sley.cli.output import (
     attributes,
     echo,
     print_note,
-    print_rows,
     print_written,
     progress_bar,
 )
@@ -50,7 +49,7 @@ from sley.model.simulation import Simulation, Simulator
 from sley.model.simulation.result import error_text
 from sley.report.analysis import critical_steps
 from sley.report.limit import WhatIf, limit_of, threads_of, what_if, what_if_lines
-from sley.report.simulation import simulation_lines, size_table
+from sley.report.simulation import parameter_lines, simulation_lines, size_table
 from sley.report.trace import MOST_EXECUTIONS, trace, trace_bytes
 
 
@@ -122,16 +121,17 @@ def simulate_command(  # as many parameters as options; click passes each by nam
         return
     lines = simulation_lines(simulations[0]) if len(sizes) == 1 else size_table(simulations)
     lines += what_if_lines(changes) if what_if_ else []
-    if target is not None:
-        print_rows([("target", f"{target}, whose file is simulated as it executes it")])
-    elif not is_nccl(selection) and not simulating.interpreter:
-        print_rows([("simulated", _simulated(selection))])
+    lines += parameter_lines(simulations[0]) if phases.verbose else []
     if is_nccl(selection):
         for name, of in by_name(named):
             first, last = of[0].size_bytes, of[-1].size_bytes
             sizes_of = size_text(first) if first == last else SizeRange(first, last)
             echo(f"{sizes_of!s:<23}{name}")
     echo("\n".join(lines))
+    if target is not None:
+        echo(f"# the file for {target}, as it executes it")
+    elif not is_nccl(selection) and not simulating.interpreter:
+        echo(f"# {_simulated(selection)}")
     print_written(reports.html, reports.plot, trace_file)
     phases.report()
 
@@ -139,9 +139,8 @@ def simulate_command(  # as many parameters as options; click passes each by nam
 def _simulated(selection: Selection) -> str:
     """The plan to simulate: the program's or the file's, and what --target adds."""
     names = ", ".join(MESSAGE_TARGETS[:-1]) + f" or {MESSAGE_TARGETS[-1]}"
-    if is_compiled_for_runtime(selection):
-        return f"{selection.what} as generated code; --target {names}: as this runtime runs it"
-    return f"the plan as generated code; --target {names}: its file, as this runtime runs it"
+    what = selection.what if is_compiled_for_runtime(selection) else "the plan"
+    return f"{what} as generated kernels; as a file for a runtime: --target {names}"
 
 
 def _twice(

@@ -32,8 +32,8 @@ was lifted from, which is a candidate as it is, None without one."""
 _GIVEN = -1
 
 
-class Place(NamedTuple):
-    """The place of a candidate in the search: the number of its contender, of the series of its
+class Position(NamedTuple):
+    """The position of a candidate in the search: the number of its contender, of the series of its
     options, and of the options in it. Of two candidates the simpler one comes first."""
 
     contender: int
@@ -102,7 +102,7 @@ class LeastTime:
         return cls(c.launch_us, us_per_chunk_byte / data)
 
 
-class Maker:
+class CandidateCompiler:
     """Compiles the candidates of contenders.
 
     series: all options of the space, for each contender. refused: why the target, if there is one,
@@ -135,7 +135,7 @@ class Maker:
         for contender, (_, plan) in enumerate(self.contenders):
             if plan is not None:
                 options = Options(protocol=plan.protocol, max_blocks=self.space.fixed.max_blocks)
-                one = Candidate(self, Place(contender, _GIVEN, 0), options)
+                one = Candidate(self, Position(contender, _GIVEN, 0), options)
                 if self.can_run(one.plan):
                     yield one
 
@@ -146,7 +146,7 @@ class Maker:
         for number, options in enumerate(series.options):
             if not wanted(options):
                 continue
-            one = Candidate(self, Place(series.contender, series.number, number), options)
+            one = Candidate(self, Position(series.contender, series.number, number), options)
             if self.can_run(one.plan):
                 yield one
             if one.plan.blocks_per_rank >= self.space.limit(options):
@@ -168,10 +168,10 @@ class Maker:
         self._known.add(key)
         return is_new
 
-    def plan(self, place: Place, options: Options) -> Plan:
+    def plan(self, position: Position, options: Options) -> Plan:
         """The plan of a candidate."""
-        program, given = self.contenders[place.contender]
-        if place.as_given:
+        program, given = self.contenders[position.contender]
+        if position.as_given:
             assert given is not None
             return replace(given, topology=self.topology)
         return self._plans.of(program, options)
@@ -181,26 +181,30 @@ class Candidate:
     """A plan that may be chosen. plan: if it has been compiled."""
 
     def __init__(
-        self, maker: Maker, place: Place, options: Options, plan: Plan | None = None
+        self,
+        compiler: CandidateCompiler,
+        position: Position,
+        options: Options,
+        plan: Plan | None = None,
     ) -> None:
-        self._maker, self.place, self.options = maker, place, options
+        self._compiler, self.position, self.options = compiler, position, options
         if plan is not None:
             self.plan = plan
 
     @property
     def program(self) -> Program:
         """The program."""
-        return self._maker.contenders[self.place.contender][0]
+        return self._compiler.contenders[self.position.contender][0]
 
     @cached_property
     def plan(self) -> Plan:
         """The plan."""
-        return self._maker.plan(self.place, self.options)
+        return self._compiler.plan(self.position, self.options)
 
     @cached_property
     def simulator(self) -> Simulator:
         """Simulates the plan, as the target runs it."""
-        made, target = self._maker, self._maker.space.target
+        made, target = self._compiler, self._compiler.space.target
         run = self.plan if target is None else target.simulated(self.plan)
         return Simulator(run, made.topology, interpreter=made.interpreter, bounds=made.bounds)
 
@@ -226,15 +230,15 @@ def candidates(
     progress: called with the number of combinations that are done, and of all. Errors: C3xx, V2xx
     for a program that does not do what it promises, F4xx if the target can run none.
     """
-    maker = Maker(contenders, topology, space, interpreter=interpreter)
-    total, done = sum(len(series.options) for series in maker.series), 0
-    found = [one for one in maker.given() if maker.is_new(digest(one.plan))]
-    for series in maker.series:
-        found += [one for one in maker.compiled(series) if maker.is_new(digest(one.plan))]
+    compiler = CandidateCompiler(contenders, topology, space, interpreter=interpreter)
+    total, done = sum(len(series.options) for series in compiler.series), 0
+    found = [one for one in compiler.given() if compiler.is_new(digest(one.plan))]
+    for series in compiler.series:
+        found += [one for one in compiler.compiled(series) if compiler.is_new(digest(one.plan))]
         done += len(series.options)
         progress(done, total)
-    if not found and maker.refused is not None:
-        raise maker.refused
+    if not found and compiler.refused is not None:
+        raise compiler.refused
     fewest = min(one.plan.blocks_per_rank for one in found)
     # Where no plan is within the limit, those with the fewest blocks are left, so there is always
     # one.

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from sley.compiler.candidates import Candidate, Maker, Place, Series
+from sley.compiler.candidates import Candidate, CandidateCompiler, Position, Series
 from sley.compiler.choices import MARGIN
 from sley.compiler.options import Options
 from sley.errors import SleyError
@@ -47,7 +47,7 @@ class _Compared:
     sizes.
     """
 
-    place: Place
+    position: Position
     options: Options
     key: bytes
     blocks: int
@@ -77,8 +77,8 @@ class _Result(NamedTuple):
     done: int
 
 
-class Comparison:
-    """The comparison of a maker's candidates at sizes.
+class CandidateComparison:
+    """The comparison of a compiler's candidates at sizes.
 
     Plans that share thread blocks come last: they take most of the time of compiling, and are
     compiled only if the plan without shared blocks is within reach of the fastest.
@@ -88,8 +88,8 @@ class Comparison:
     at which it was simulated: at least where it is within MARGIN of the fastest.
     """
 
-    def __init__(self, maker: Maker, sizes: Sequence[int]) -> None:
-        self._maker = maker
+    def __init__(self, compiler: CandidateCompiler, sizes: Sequence[int]) -> None:
+        self._compiler = compiler
         self._fastest: _Fastest = dict.fromkeys(sizes, (float("inf"), float("inf")))
         self._compared: list[_Compared] = []
         self.candidates: list[Candidate] = []
@@ -100,10 +100,10 @@ class Comparison:
         Errors: C3xx, V2xx for a program that does not do what it promises, F4xx if the target can
         run none."""
         until = time.time() + (float("inf") if limit_s is None else limit_s)
-        total = sum(len(series.options) for series in self._maker.series)
+        total = sum(len(series.options) for series in self._compiler.series)
         # A step more, so that progress ends when the search does.
-        done, is_stopped, refused = 0, progress(0, total + 1) is True, self._maker.refused
-        self._take(_compare(self._maker, list(self._maker.given()), self._fastest))
+        done, is_stopped, refused = 0, progress(0, total + 1) is True, self._compiler.refused
+        self._take(_compare(self._compiler, list(self._compiler.given()), self._fastest))
         for result in self._results(executor, until):
             self._take(result.compared)
             done += result.done
@@ -127,14 +127,14 @@ class Comparison:
 
     def _results(self, executor: Executor | None, until: float) -> Iterator[_Result]:
         """The results of all tasks."""
-        made = None if executor is None else pickle.dumps(self._maker)
+        made = None if executor is None else pickle.dumps(self._compiler)
         for shares_blocks in (False, True):
-            series = [one for one in self._maker.series if one.shares_blocks is shares_blocks]
+            series = [one for one in self._compiler.series if one.shares_blocks is shares_blocks]
             # The first schedule of all contenders comes first: it is the fastest most of the time.
             series.sort(key=lambda one: (_schedule_of(one), one))
             if executor is None or made is None:
                 for one in series:
-                    yield _run(self._maker, self._task([one], until))
+                    yield _run(self._compiler, self._task([one], until))
                 continue
             groups = groupby(series, lambda one: (_schedule_of(one), one.contender))
             tasks = [self._task(list(group), until) for _, group in groups]
@@ -154,16 +154,16 @@ class Comparison:
             apart = {
                 one.options: times_us[one.key]
                 for one in self._compared
-                if one.place.contender == series[0].contender
+                if one.position.contender == series[0].contender
             }
         return _Task(tuple(series), dict(self._fastest), apart, until)
 
     def _close(self) -> None:
         """Fills `candidates` and `times_us`. Errors: as of the simulator."""
         distinct: dict[bytes, _Compared] = {}
-        for one in sorted(self._compared, key=lambda one: one.place):
+        for one in sorted(self._compared, key=lambda one: one.position):
             distinct.setdefault(one.key, one)
-        limit = self._maker.space.limit
+        limit = self._compiler.space.limit
         kept = [one for one in distinct.values() if one.blocks <= limit(one.options)]
         fewest = min(one.blocks for one in distinct.values())
         for one in distinct.values() if not kept else ():
@@ -175,7 +175,7 @@ class Comparison:
         self.times_us = [one.times_us for one in kept]
 
     def _candidate(self, one: _Compared) -> Candidate:
-        return Candidate(self._maker, one.place, one.options, one.plan)
+        return Candidate(self._compiler, one.position, one.options, one.plan)
 
 
 def _schedule_of(series: Series) -> int:
@@ -183,19 +183,19 @@ def _schedule_of(series: Series) -> int:
     return list(Schedule).index(series.options[0].schedule or Schedule.MSCCL)
 
 
-def _run(maker: Maker, task: _Task) -> _Result:
+def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
     compared, fastest, done = list[_Compared](), dict(task.fastest), 0
     for series in task.series:
         if compared and time.time() > task.until:
             break
-        wanted = partial(_may_win, maker, task, fastest, series)
-        compared += _compare(maker, list(maker.compiled(series, wanted)), fastest)
+        wanted = partial(_may_win, compiler, task, fastest, series)
+        compared += _compare(compiler, list(compiler.compiled(series, wanted)), fastest)
         done += len(series.options)
-    return _Result(compared, maker.refused, done)
+    return _Result(compared, compiler.refused, done)
 
 
 def _may_win(
-    maker: Maker, task: _Task, fastest: _Fastest, series: Series, options: Options
+    compiler: CandidateCompiler, task: _Task, fastest: _Fastest, series: Series, options: Options
 ) -> bool:
     """Whether options are worth compiling: they don't share blocks, or the plan without shared
     blocks is within reach of the fastest."""
@@ -206,39 +206,41 @@ def _may_win(
     if times_us:  # at other sizes both have too high a lower bound
         return any(us <= fastest[size][0] * _REACH for size, us in times_us.items())
     # That plan has too many blocks, or its options aren't tried.
-    one = Candidate(maker, Place(series.contender, series.number, 0), apart)
+    one = Candidate(compiler, Position(series.contender, series.number, 0), apart)
     return any(
         one.least(size) <= first * _REACH and one.simulator(size).time_us <= first * _REACH
         for size, (first, _) in fastest.items()
     )
 
 
-def _compare(maker: Maker, made: list[Candidate], fastest: _Fastest) -> list[_Compared]:
+def _compare(
+    compiler: CandidateCompiler, made: list[Candidate], fastest: _Fastest
+) -> list[_Compared]:
     """Simulates every candidate that can still be second, or within MARGIN of the fastest, by its
     lower bound; updates `fastest`. Of equal plans the first counts."""
-    limit = maker.space.limit
-    keys = {one.place: digest(one.plan) for one in made}
-    new = [one for one in made if maker.is_new(keys[one.place])]
+    limit = compiler.space.limit
+    keys = {one.position: digest(one.plan) for one in made}
+    new = [one for one in made if compiler.is_new(keys[one.position])]
     fit = [one for one in new if one.plan.blocks_per_rank <= limit(one.options)]
-    times_us: dict[Place, _Times] = {one.place: {} for one in made}
+    times_us: dict[Position, _Times] = {one.position: {} for one in made}
     for size, (first, second) in fastest.items():
         # By ascending lower bound: the first bound that is too high rules out all that follow.
         for one in sorted(fit, key=lambda one: one.least(size)):
             if one.least(size) > max(first * (1 + MARGIN), second):
                 break
             time_us = one.simulator(size).time_us
-            times_us[one.place][size] = time_us
+            times_us[one.position][size] = time_us
             first, second = sorted((first, second, time_us))[:2]
         fastest[size] = (first, second)
     found = list[_Compared]()
     for one in made:
-        times = times_us[one.place]
+        times = times_us[one.position]
         is_near = any(us <= fastest[size][0] * (1 + MARGIN) for size, us in times.items())
         found.append(
             _Compared(
-                one.place,
+                one.position,
                 one.options,
-                keys[one.place],
+                keys[one.position],
                 one.plan.blocks_per_rank,
                 times,
                 one.plan if is_near else None,
@@ -248,12 +250,12 @@ def _compare(maker: Maker, made: list[Candidate], fastest: _Fastest) -> list[_Co
 
 
 def _run_there(made: bytes, task: _Task) -> _Result:
-    """A task, in a process of an executor. made: the maker, pickled."""
-    return _run(_maker_of(made), task)
+    """A task, in a process of an executor. made: the compiler, pickled."""
+    return _run(_compiler_of(made), task)
 
 
 @lru_cache(maxsize=1)
-def _maker_of(made: bytes) -> Maker:
-    """The maker of an executor's process."""
-    maker: Maker = pickle.loads(made)
-    return maker
+def _compiler_of(made: bytes) -> CandidateCompiler:
+    """The compiler of an executor's process."""
+    compiler: CandidateCompiler = pickle.loads(made)
+    return compiler

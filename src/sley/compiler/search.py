@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
-from sley.compiler.candidates import Candidate, Contender, Maker
+from sley.compiler.candidates import Candidate, CandidateCompiler, Contender
 from sley.compiler.choices import MARGIN, Choice, Choices, Prediction, RunnerUp
-from sley.compiler.comparison import Comparison, Progress
+from sley.compiler.comparison import CandidateComparison, Progress
 from sley.compiler.options import Options
 from sley.compiler.passes.lift import lift
 from sley.compiler.pipeline import check_kind
@@ -116,8 +116,8 @@ def choose(
     if interpreter is None:
         interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
     space = replace(Space.of(options, overrides, runtime), most_blocks=most_blocks)
-    maker = Maker(contenders, cluster, space, interpreter=interpreter)
-    comparison = Comparison(maker, all_sizes)
+    compiler = CandidateCompiler(contenders, cluster, space, interpreter=interpreter)
+    comparison = CandidateComparison(compiler, all_sizes)
     left = comparison.run(executor, limit_s, progress or (lambda done, total: None))
     search = _CandidateSearch(comparison.candidates)
     rows = [
@@ -227,7 +227,7 @@ class _CandidateSearch:
                 candidate.options,
                 size_bytes,
                 slower,
-                candidate.place.as_given,
+                candidate.position.as_given,
             )
         return Choice(
             begin=_predict(chosen, begin),
@@ -236,7 +236,7 @@ class _CandidateSearch:
             options=chosen.options,
             plan=chosen.plan,
             runner_up=runner_up,
-            as_given=chosen.place.as_given,
+            as_given=chosen.position.as_given,
         )
 
 

@@ -8,6 +8,7 @@ AllToAllV and AllGatherV each of these parts has an element count of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -279,6 +280,12 @@ SIZED: Mapping[str, Standard] = MappingProxyType(
     {name: row for name, row in STANDARD.items() if not row.varies}
 )
 """The standard collectives of equal counts, by name: the size of a call says all about its data."""
+
+
+def plain_name(name: str) -> str:
+    """The name of a collective in nccl-tests and files, of its name as NCCL, MPI or PyTorch spell
+    it."""
+    return re.sub("[-_]", "", name).lower()
 
 
 def AllReduce(ranks: int, chunks: int = 1, in_place: bool = False) -> Collective:

@@ -41,9 +41,9 @@ PART_WORDS = {
 
 
 def simulation_lines(simulation: Simulation) -> list[str]:
-    """A simulation in full: time, bandwidth and bound, what limits it, links, thread blocks, the
-    critical path with source lines, and every parameter of the topology and the cost model."""
-    parts = (_head, _limit_lines, _link_lines, _block_lines, _critical_lines, _parameter_lines)
+    """A simulation in full: time, bandwidth and bound, what limits it, links, thread blocks, and
+    the critical path with source lines."""
+    parts = (_head, _limit_lines, _link_lines, _block_lines, _critical_lines)
     return [line for part in parts for line in part(simulation)]
 
 
@@ -207,9 +207,10 @@ def parameters(simulation: Simulation) -> list[tuple[str, str, str]]:
     return rows + [("model", name, value) for name, value in s.model.items().items()]
 
 
-def _parameter_lines(s: Simulation) -> list[str]:
+def parameter_lines(simulation: Simulation) -> list[str]:
+    """Every parameter of the topology and the cost model."""
     lines, last = [], ""
-    for group, name, value in parameters(s):
+    for group, name, value in parameters(simulation):
         if group == "run":  # the head of the text has these
             continue
         if group != last:

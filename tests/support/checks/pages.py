@@ -31,7 +31,7 @@ NOT_COMPARED = "not compared"
 
 _PATIENCE_S = 300.0
 
-_PROGRESS = re.compile(r"^\w+( \w+)?: \d+ of \d+\n", re.MULTILINE)
+_PROGRESS = re.compile(r"^\w+( \w+)?: \d+ of \d+(, about \d+ s left)?\n", re.MULTILINE)
 _HERE = "/here"
 
 

@@ -168,7 +168,7 @@ class TextLine:
     bold: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Picture:
     """A drawing on white: lengths in inches from the upper left corner, sizes of text in points.
 
@@ -185,6 +185,9 @@ class Picture:
     lines: tuple[Line, ...]
     texts: tuple[TextLine, ...]
     grounds: tuple[Box, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Picture({self.title}: {self.width:.1f} x {self.height:.1f} in)"
 
     @classmethod
     def heading(cls, title: str, entries: Iterable[Fill | Style]) -> Picture:
