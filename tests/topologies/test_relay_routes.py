@@ -189,6 +189,15 @@ def test_routes_of_512_ranks() -> None:
     assert routes.algbw_GBps >= 0.95 * routes.optimum_GBps
 
 
+def test_whole_chunks_keep_off_links_that_are_much_slower() -> None:
+    """As those that other groups leave: a share that is rounded up would take all the time."""
+    whole = topologies.dgx1()
+    rates = np.where(np.arange(len(whole.links)) % 5 == 0, 1e-3, 1.0) * whole.links.GBps
+    routes = find_routes(replace(whole, links=replace(whole.links, GBps=rates)))
+    check_routes(routes)
+    assert routes.algbw_GBps >= 0.9 * routes.optimum_GBps
+
+
 def test_what_no_routes_reach_is_refused() -> None:
     builder = Builder("apart", np.zeros(2, int))
     card = builder.add(VertexKind.NIC, [0])

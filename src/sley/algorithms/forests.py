@@ -64,8 +64,8 @@ def forest_reducescatter(
 ) -> Program:
     """ReduceScatter along trees: each rank's sums come up the trees to it.
 
-    trees, channels: as for `forest_allgather`. sum_orders: the parts of each tree's data, which a
-    root adds in different orders: each begins with another leaf, so that all send from the start.
+    trees, channels: as for `forest_allgather`. sum_orders: the parts of each tree's data, which
+    ranks add in different orders: each begins with another leaf, so that all send from the start.
     Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
     forest = _Trees("forest-reducescatter", ranks, trees, channels, sum_orders=sum_orders)
@@ -262,18 +262,19 @@ class _Trees:
     @cached_property
     def _sums(self) -> tuple[LongArray, LongArray, LongArray, LongArray]:
         """int64 (sums,) each: the edges of sums, their turns at a rank, and the first and the
-        number of the tree's chunks that they add. With several orders a root adds what comes from
+        number of the tree's chunks that they add. With several orders a rank adds what comes from
         inner ranks at once, then what comes from leaves in parts."""
         if self.sum_orders == 1:
             turn = np.where(self._switched, 0, self._sibling)
             return np.arange(len(turn)), turn, 0 * turn, self.weight[self._tree]
-        leaf = (self._depth == 1) & (self._height == 0) & ~self._switched
-        leaves = np.bincount(self._tree, leaf, len(self.parent)).astype(np.int64)[self._tree]
+        leaf = (self._height == 0) & ~self._switched
+        parent = self._tree * self.ranks + self._from
+        leaves = np.bincount(parent, leaf).astype(np.int64)[parent]
         parts = np.where(leaf & (leaves > 1), self.sum_orders, 1)
         edge = np.repeat(np.arange(len(parts)), parts)
         part = np.arange(len(edge)) - (np.cumsum(parts) - parts)[edge]
         count = (self.weight[self._tree] // parts)[edge]
-        # Leaves are the first ones of their root.
+        # Leaves are the first ones of their parent.
         shift = part * leaves[edge] // self.sum_orders
         turn = self.ranks + (self._sibling[edge] + shift) % np.maximum(leaves[edge], 1)
         turn = np.where(parts[edge] > 1, turn, np.where(self._switched, 0, self._sibling)[edge])

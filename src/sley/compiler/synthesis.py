@@ -63,7 +63,7 @@ _OF_ORDERS = {"schedule": "msccl"}
 """The schedule of sums in several orders: others move the data of one order after the other."""
 
 _MOST_SUMS = 1 << 14
-"""About the most sums of a program whose roots add data in several orders."""
+"""About the most sums of a program in several orders."""
 
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared, of each height."""
@@ -186,16 +186,16 @@ class Synthesis(Value):
 
     @property
     def sum_orders(self) -> int:
-        """The orders of sums with which all leaves of a root send at the same time, as far as few
+        """The orders of sums in which all leaves below a rank send at the same time, as far as few
         transfers allow; 1 without sums, or where results go on along whole trees."""
         up = self.parts[0]
         passed_on = len(self.parts) > 1 and self.sends > 2
         if not isinstance(up, Forest) or not up.up or up.switched or passed_on:
             return 1
-        inner = np.zeros(up.parent.shape, bool)
         tree, rank = np.nonzero(up.parent != NONE)
-        inner[tree, up.parent[tree, rank]] = True
-        leaves = int(((up.depth == 1) & ~inner).sum(axis=1).max())
+        above, at = tree * self.topology.ranks + up.parent[tree, rank], up.parent.shape
+        leaf = ~np.isin(np.ravel_multi_index((tree, rank), at), above)
+        leaves = int(np.bincount(above, leaf).max(initial=1))
         return max(1, min(leaves, _MOST_SUMS // up.parent.size))
 
     def program(

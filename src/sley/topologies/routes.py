@@ -260,7 +260,8 @@ class _Flows:
             """What a chunk costs that takes a step."""
             total: float = back[after[step]]
             for link in paths[step]:
-                total += busy[link] * exp(_STEEP * (min(load[link] / peak, _MOST_OVER) - 1))
+                over = min((load[link] + busy[link]) / peak, _MOST_OVER)
+                total += busy[link] * exp(_STEEP * (over - 1))
             return total
 
         for _ in range(_PASSES):
