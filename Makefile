@@ -19,7 +19,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(NATIVE) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow fuzz work gpu peers lint types imports size docs picture update-golden check clean
+.PHONY: help demo test smoke slow fuzz work gpu peers lint types imports size docs picture update-golden check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,10 @@ demo: $(VENV)/.runtime ## run an AllReduce between real processes on this machin
 
 test: $(VENV)/.dev ## run the tests; JOBS=N sets the number of processes
 	@$(BIN)/python -m pytest --quiet -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+smoke: $(VENV)/.smoke ## run the tests of languages, algorithms and proofs, in a minute, without PyTorch
+	@$(BIN)/python -m pytest --quiet -n $(JOBS) $(addprefix tests/,lang ir algorithms verification) \
+		$(PYTEST_ARGS)
 
 slow: $(VENV)/.dev ## run all tests, including the slow ones, with 5000 random examples each
 	@$(BIN)/python -m pytest --quiet -n $(JOBS) --dist worksteal -m "" --hypothesis-profile=slow $(PYTEST_ARGS)
@@ -85,6 +89,10 @@ clean: ## remove the environment and everything built
 $(VENV)/.runtime: $(VENV)/.created $(BUILD_INPUTS)
 	@echo "installing sley into $(VENV)"
 	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.smoke: $(VENV)/.runtime
+	@$(INSTALL) hypothesis pytest pytest-xdist
 	@touch $@
 
 # Only the tools of the extra `dev`: installing `.[dev]` would build the native part again.

@@ -182,7 +182,7 @@ def test_wrong_usage_ends_in_code_2(arguments: list[str]) -> None:
 
 def test_unknown_algorithms_offer_the_nearest() -> None:
     result = sley("compile", "ring-allredcue", "--ranks", "4")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "ring-allreduce" in result.stderr
 
 

@@ -84,5 +84,5 @@ def test_wrong_usage_of_draw_ends_in_code_2_and_writes_nothing(
 
 def test_a_wrong_suffix_is_told_before_anything_is_compiled(tmp_path: Path) -> None:
     result = sley("draw", "no-such-algorithm", "--of", "blocks", "-o", tmp_path / "ring.jpg")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "F460" in result.stderr

@@ -373,7 +373,7 @@ def test_wrong_usage_of_devices_ends_in_code_2(options: tuple[object, ...]) -> N
 
 def test_an_unknown_device_is_refused_with_a_suggestion() -> None:
     result = command("run", *RING, "--device", "thread")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "K510" in result.stderr
     assert "Did you mean threads?" in result.stderr
     assert "sley run and sley.run use processes" in command("run", *RING, "--device", "g").stderr

@@ -129,7 +129,7 @@ def test_unknown_names_are_told_the_nearest() -> None:
         ("compile", "ring-allreduce", "--ranks", 8, "--topology", "ndv44:2"),
     ):
         result = sley(*command)
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert "T604" in result.stderr
         assert "Did you mean ndv4" in result.stderr
 

@@ -40,7 +40,7 @@ def test_an_executor_chooses_and_sweeps_like_one_thread(make):
         choices = sley.choose(program, sizes, topology, executor=executor, **settings)
         swept = sweep(arms, [1 << 10, 1 << 14], executor=executor)
     alone = sley.choose(program, sizes, topology, **settings)
-    assert choices.simulations == alone.simulations
+    assert choices.candidates == alone.candidates
     assert [(r.begin, r.end, r.options, r.runner_up) for r in choices.ranges] == [
         (r.begin, r.end, r.options, r.runner_up) for r in alone.ranges
     ]

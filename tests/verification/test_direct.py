@@ -300,9 +300,10 @@ def test_direct_is_a_word_of_the_compiler_the_cost_model_and_choose() -> None:
     ring = build("ring-allreduce", ranks=8)
     asked = sley.choose(ring, "1M", topology, protocol="direct", instances=[1])
     assert asked.ranges[0].plan.protocol is Protocol.DIRECT
-    unasked = sley.choose(ring, "1M", topology, instances=[1], schedule="msccl")
+    by_connection = {"schedule": "msccl", "allocate": "connection"}
+    unasked = sley.choose(ring, "1M", topology, instances=[1], **by_connection)
     assert unasked.ranges[0].plan.protocol is not Protocol.DIRECT
-    assert unasked.candidates == 3 * 3 * 2  # protocols, allocations, channels
+    assert unasked.candidates == 3 * 3  # protocols, channels
 
 
 def test_a_program_s_source_says_direct() -> None:

@@ -1,6 +1,6 @@
 """The group of commands, and sley completion.
 
-Exit codes: 0 right, 1 a wrong program, file or run, 2 wrong usage (click's own).
+Exit codes: 0 right, 1 a wrong program, file or run, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -27,8 +27,13 @@ from rich.progress import (
 )
 
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
-from sley.errors.compiler import C306
+from sley.errors.compiler import C304, C306, C308
+from sley.errors.deployment import F503
+from sley.errors.devices import K510
+from sley.errors.formats import F404, F460
+from sley.errors.language import L120
 from sley.errors.successors import gone
+from sley.errors.topology import T604, T608
 from sley.report.tables import stage_table
 
 T = TypeVar("T")
@@ -36,6 +41,14 @@ T = TypeVar("T")
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
+
+WRONG, USAGE = 1, 2
+"""The exit codes for a wrong program, plan, file or run, and for a wrong command line."""
+
+_NAMES = frozenset(rule.code for rule in (C304, C308, K510, L120, T604, T608))
+_FILES = frozenset(rule.code for rule in (F404, F460, F503))
+"""Rules of the command line: values and names, which have a place if they stand in a file, and
+files that aren't there."""
 
 _NOTES = "sley.notes"
 """Where click's context keeps the remarks of a command."""
@@ -114,7 +127,7 @@ class _Successors(click.Command):
 
 
 class Command(_Successors):
-    """A command in which a SleyError becomes diagnostics and exit code 1, and a warning a
+    """A command in which a SleyError becomes diagnostics and an exit code, and a warning a
     remark."""
 
     def invoke(self, ctx: click.Context) -> object:
@@ -130,7 +143,7 @@ class Command(_Successors):
                 found = str(error) or "no memory left"
                 error = C306.error(expected="memory for the whole program", found=found)
             report_error(error, as_json=bool(ctx.params.get("as_json")))
-            sys.exit(1)
+            sys.exit(_exit_code(error))
         except BrokenPipeError:
             # The reader of the output has ended (sley list | head).
             sys.stderr.close()
@@ -141,6 +154,13 @@ class Command(_Successors):
         except KeyboardInterrupt:
             echo("interrupted", err=True)
             sys.exit(INTERRUPTED)
+
+
+def _exit_code(error: SleyError) -> int:
+    """USAGE for an error that the command line alone makes."""
+    first = error.diagnostics[0]
+    is_usage = first.code in _FILES or (first.code in _NAMES and not first.places)
+    return USAGE if is_usage else WRONG
 
 
 class CommandGroup(_Successors, click.Group):

@@ -237,8 +237,7 @@ class _Flows:
         pairs, ranks = self.pairs, self.pairs.topology.ranks
         rank = pairs.dst[self.send]
         # The farthest first: all chunks that a rank passes on are known then.
-        far = np.round(self.far[self.origin, rank] / self.far.max(), 9)
-        order = np.lexsort((-self.share, rank, self.origin, -far))
+        order = np.lexsort((-self.share, rank, self.origin, -self.far[self.origin, rank]))
         origin, send, share = self.origin[order], self.send[order], self.share[order]
         coming, going = (origin * ranks + end[send] for end in (pairs.dst, pairs.src))
         starts = np.flatnonzero(np.diff(coming, prepend=NONE))
