@@ -240,7 +240,7 @@ def main() -> None:
     if options.cuts:
         print(report_cuts(of_ranks), "\n")
     print(report_rates(times))
-    words = {k: str(v) for k, v in vars(options).items()}
+    words = {k: str(v) for k, v in vars(options).items() if not isinstance(v, Path)}
     results = {"machine": machine, "options": words, "cuts": of_ranks, "rates": times}
     save(results, options.output, f"replanning-{hosts}x{ranks // hosts}-{network.value}")
 

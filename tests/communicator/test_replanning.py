@@ -17,6 +17,7 @@ from sley.communicator.selection.kinds import Request
 from sley.communicator.selection.ready_plans import Capacity
 from sley.communicator.selection.replanned import REPLANNED, faster_trees, rows_of, topology_of
 from sley.errors import SleyError
+from sley.errors.calls import N628
 from support.processes import networks, rank_processes
 from support.processes.threads_group import Ranks
 
@@ -130,6 +131,31 @@ def test_a_stall_that_the_network_did_not_cause_ends_the_communicator() -> None:
             assert errors[rank].code in ("N621", "N608"), errors[rank]  # type: ignore[union-attr]
         with pytest.raises(SleyError, match="N630"):
             ranks.comms[0].all_reduce(data)
+
+
+def test_ranks_that_can_t_connect_meet_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where another interface fails while they meet."""
+    connect, refused = opening.connect, list[int]()
+
+    def failing(fabric: Any, rendezvous: Any, *arguments: Any, **more: Any) -> Any:
+        transport = connect(fabric, rendezvous, *arguments, **more)
+        if rendezvous.rank == 2 and len(refused) < 2:
+            refused.append(rendezvous.rank)
+            transport.close(0)
+            raise N628.error(expected="a connection", found="none")
+        return transport
+
+    with hosts_of_two() as ranks:
+        monkeypatch.setattr(opening, "connect", failing)
+        ranks.each(lambda comm: comm.replan())
+        ranks.each(sums)
+        assert refused == [2, 2]
+        refused[:] = []
+        monkeypatch.setattr(opening, "_MOST_TRIES", 2)
+        errors = ranks.errors(lambda comm: comm.replan())
+        assert all(isinstance(error, SleyError) for error in errors)
+        assert "N628" in str(errors[2])
+        assert "N608" in str(errors[0])
 
 
 def test_one_host_has_no_interfaces_to_replan() -> None:

@@ -103,11 +103,12 @@ def connect(
     network: Network,
     timeout_s: float,
     *,
+    within_s: float,
     replans: bool,
 ) -> native.NetworkTransport | None:
     """Connects a fabric with the ranks of other hosts, and returns the transport; None if there are
-    no other hosts. replans: whether the communicator goes on after a cut. Errors: N628, N629,
-    N601."""
+    no other hosts. timeout_s: of calls. within_s: how long connecting may take. replans: whether
+    the communicator goes on after a cut. Errors: N628, N629, N601."""
     if rendezvous.hosts.count == 1:
         return None
     wire = _agree(rendezvous, network)
@@ -119,7 +120,7 @@ def connect(
         transport = wire.open(fabric, nics, nics.index(rendezvous.nic), limit_s)
     addresses_of_all = rendezvous.exchange(transport.address)
     with _unreachable(rendezvous, f"to reach the ranks of other hosts over {rendezvous.nic.name}"):
-        transport.connect(addresses_of_all, rendezvous.secret, timeout_s)
+        transport.connect(addresses_of_all, rendezvous.secret, within_s)
     return transport
 
 

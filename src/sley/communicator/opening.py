@@ -23,13 +23,18 @@ from sley.communicator.selection.ready_plans import Capacity
 from sley.communicator.settings import Copies, Settings
 from sley.communicator.stats import logger
 from sley.communicator.tuner import Tuner
-from sley.communicator.turns import Standing, Why, may_go_on
+from sley.communicator.turns import Meeting, Standing, Why, may_go_on
 from sley.engine import native
 from sley.errors import SleyError, telling
+from sley.errors.calls import N628
+from sley.errors.communicator import N608
 from sley.errors.runtime import R514
 
 _SETTLE_S = 2.0
 """How long closing may wait until other hosts have received what was sent."""
+
+_CONNECT_S, _MOST_TRIES = 5.0, 3
+"""How long connecting may take when a communicator opens again, and how often its ranks try."""
 
 _TELL_S = 0.2
 """How long a rank that was cut off tells the others that it leaves: some don't hear it."""
@@ -109,7 +114,7 @@ class Opening:
             check_slots(self.settings, self.hosts)
             with telling(rendezvous.refuse):
                 self.plans = _plans(rendezvous, tuner, self.settings, self._name)
-            core = self._core(rendezvous, memory)
+            core = self._core(rendezvous, memory, self.settings.patience_s)
             firsts = [rendezvous.descriptions[own[0]] for own in self.hosts.members]
             self._nics = tuple(tuple(nic.name for nic in first.nics) for first in firsts)
             self._used = self._nics
@@ -120,13 +125,30 @@ class Opening:
 
     def open_again(
         self, standing: Standing, leave: Callable[[], object], otherwise: SleyError
-    ) -> tuple[Core, list[Standing]]:
+    ) -> tuple[Core, Meeting]:
         """Meets the other ranks, measures the network and opens the communicator on the interfaces
         that are left, with plans for their rates; the standings of all ranks. All ranks call it.
 
         leave: leaves what is open, when all ranks have come. Errors: `otherwise` on all ranks if
         they don't go on (`may_go_on`); N60x, N61x, N628, R507.
         """
+        for tries in range(1, _MOST_TRIES + 1):
+            made = self._try_again(standing, leave, otherwise, is_last=tries == _MOST_TRIES)
+            if made is not None:
+                break
+        assert made is not None  # the last one raises its error
+        return made
+
+    def _try_again(
+        self,
+        standing: Standing,
+        leave: Callable[[], object],
+        otherwise: SleyError,
+        *,
+        is_last: bool,
+    ) -> tuple[Core, Meeting] | None:
+        """As `open_again`; None on all ranks if some can't connect, as where another interface has
+        failed meanwhile. is_last: they end with N628 then."""
         with self._memory() as memory, contextlib.ExitStack() as opened:
             rendezvous = self._meet(memory, standing.words)
             standings = [Standing.of(one.offered) for one in rendezvous.descriptions]
@@ -138,16 +160,24 @@ class Opening:
             )
             if not may_go_on(standings, has_changed=used != self._used):
                 raise otherwise
-            self._used = used
             host = self.hosts.host[self._rank]
             rendezvous.use([nics[host] for nics in found.nics])
             rendezvous.renew(self.settings.patience_s)
             self._replan(rendezvous, found)
-            with telling(rendezvous.refuse):
-                core = self._core(rendezvous, memory)
-            opened.callback(core.leave)
+            failed = b""
+            try:
+                core = self._core(rendezvous, memory, min(self.settings.patience_s / 2, _CONNECT_S))
+                opened.callback(core.leave)
+            except SleyError as error:
+                if error.code not in (N608.code, N628.code) or is_last:
+                    rendezvous.refuse(error)
+                    raise
+                failed = b"1"
+            rendezvous.renew(self.settings.patience_s)
             # No rank makes calls, or leaves, before all have connected.
-            rendezvous.exchange(b"")
+            if any(rendezvous.exchange(failed)):
+                return None
+            self._used = used
             opened.pop_all()
             return core, standings
 
@@ -192,13 +222,18 @@ class Opening:
             for line in _lines(found, rows):
                 logger.warning("%s: %s", self._name, line)
 
-    def _core(self, rendezvous: Rendezvous, memory: Memory) -> Core:
-        """Errors: N608, N61x, N628, N629, R507."""
+    def _core(self, rendezvous: Rendezvous, memory: Memory, within_s: float) -> Core:
+        """within_s: how long connecting may take. Errors: N608, N61x, N628, N629, R507."""
         name, settings, plans, hosts = self._name, self.settings, self.plans, self.hosts
         with contextlib.ExitStack() as opened:
             fabric = memory.fabric(rendezvous)
             transport = connect(
-                fabric, rendezvous, settings.network, settings.patience_s, replans=settings.replan
+                fabric,
+                rendezvous,
+                settings.network,
+                settings.patience_s,
+                within_s=within_s,
+                replans=settings.replan,
             )
             if transport is not None:
                 opened.callback(transport.close, _SETTLE_S)
