@@ -198,8 +198,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "groups: a switch reads no chunk of the rank that reduces",
         "model/simulation",
-        "links = {*back.target.tolist(), int(away.target[0])}",
-        "links = set(back.target.tolist())",
+        "sorted({*back.target.tolist(), int(away.target[0])})",
+        "sorted({*back.target.tolist()})",
     ),
     _fault(
         "fuse: the send on the shortest path is fused",
