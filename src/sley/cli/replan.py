@@ -39,13 +39,13 @@ class _Degraded(click.ParamType[tuple[str, float]]):
     ) -> tuple[str, float]:
         part, _, share = str(value).partition("=")
         try:
-            if 0 < float(share) < 1:
-                return part, float(share)
+            left = float(share)
         except ValueError:
-            pass
-        self.fail(
-            f"{value!r} is not a part and a share between 0 and 1, as in nic3@1=0.5", param, ctx
-        )
+            left = 0.0
+        if not 0 < left < 1:
+            expected = "a part and a share between 0 and 1, as in nic3@1=0.5"
+            self.fail(f"{value!r} is not {expected}", param, ctx)
+        return part, left
 
 
 @click.command("replan", cls=PlanCommand)
