@@ -92,7 +92,7 @@ $(VENV)/.runtime: $(VENV)/.created $(BUILD_INPUTS)
 	@touch $@
 
 $(VENV)/.smoke: $(VENV)/.runtime
-	@$(INSTALL) hypothesis pytest pytest-xdist
+	@$(INSTALL) hypothesis pytest pytest-xdist scipy threadpoolctl
 	@touch $@
 
 # Only the tools of the extra `dev`: installing `.[dev]` would build the native part again.

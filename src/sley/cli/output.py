@@ -26,6 +26,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from sley.cli.annotations import SARIF, annotation_lines
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
 from sley.errors.compiler import C304, C306, C308
 from sley.errors.deployment import F503
@@ -142,7 +143,11 @@ class Command(_Successors):
             if isinstance(error, MemoryError):
                 found = str(error) or "no memory left"
                 error = C306.error(expected="memory for the whole program", found=found)
-            report_error(error, as_json=bool(ctx.params.get("as_json")))
+            if form := ctx.params.get("output_format"):
+                for line in annotation_lines(form, error.diagnostics):
+                    echo(line)
+            if form != SARIF:
+                report_error(error, as_json=bool(ctx.params.get("as_json")))
             sys.exit(_exit_code(error))
         except BrokenPipeError:
             # The reader of the output has ended (sley list | head).

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from sley import formats
+from sley.cli.annotations import SARIF, annotation_lines, output_format_option
 from sley.cli.options import (
     FILE,
     PlanCommand,
@@ -59,6 +60,7 @@ from sley.verification.certificate import certificate as certificate_of
 )
 @click.option("--order", is_flag=True, help="Show in which order it adds up.")
 @click.option("--certificate", type=FILE, help="Write what sley-check needs to prove it anew.")
+@output_format_option
 @common_options
 def verify_command(
     selection: Selection,
@@ -68,6 +70,7 @@ def verify_command(
     slot_bytes: int | None,
     order: bool,
     certificate: Path | None,
+    output_format: str | None,
     phases: Phases,
 ) -> None:
     """Prove that WHAT is correct: values, races, hangs, connections.
@@ -111,6 +114,12 @@ def verify_command(
             notes=[note.to_json() for note in notes],
             recipe=dict(recipe),
         )
+        return
+    if output_format is not None:
+        every = [*notes, *(remark for proof in proofs for remark in proof.remarks)]
+        for line in annotation_lines(output_format, (), every):
+            echo(line)
+    if output_format == SARIF:
         return
     report_notes(notes)
     for proof in proofs:

@@ -145,6 +145,7 @@ class Synthesis(Value):
 
     @property
     def topology(self) -> Topology:
+        """The topology for which they are made."""
         return self.parts[0].topology
 
     @property
