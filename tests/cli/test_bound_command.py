@@ -49,6 +49,12 @@ def test_all_collectives_have_bounds_on_packaged_machines(name: str) -> None:
     assert len(lines) == 2 + len(SIZED)
 
 
+def test_one_rank_has_the_bounds_of_all_that_need_no_second() -> None:
+    made = json.loads(sley("--topology", "1x1", "--json").stdout)
+    names = [row["collective"] for row in made["bounds"]]
+    assert names == [one.name for one in SIZED.values() if one.name != "sendrecv"]
+
+
 def test_a_mistyped_collective_gets_a_suggestion() -> None:
     result = sley("allredcue", "--topology", "ndv4")
     assert result.exit_code == 2

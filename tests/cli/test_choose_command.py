@@ -8,6 +8,7 @@ import shlex
 import signal
 from contextlib import nullcontext
 from itertools import pairwise
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from sley import load, topologies
 from sley.cli import main
+from sley.cli.options import executor_of
 from sley.compiler import comparison
 from sley.topologies.one_gpu import ONE_H100
 from support.inputs.schedule_files import forest
@@ -257,3 +259,11 @@ def test_the_json_has_the_threads_of_sleys_kernels(tmp_path: Path) -> None:
         assert [ranges[0]["begin"]["threads"], ranges[-1]["end"]["threads"]] == expected
     simulated = sley("simulate", "ring-allreduce", "--topology", path, *few, "-b", "1K", "--json")
     assert [row["threads"] for row in json.loads(simulated.stdout)["simulations"]] == [128]
+
+
+def test_processes_ignore_an_interrupt_from_their_first_moment_on() -> None:
+    with executor_of(2):
+        states = [Path(f"/proc/{one.pid}/status").read_text() for one in active_children()]
+    ignored = [int(re.search(r"SigIgn:\s*(\w+)", one)[1], 16) for one in states]  # type: ignore[index]
+    assert len(ignored) == 2
+    assert all(mask >> (signal.SIGINT - 1) & 1 for mask in ignored)

@@ -314,15 +314,26 @@ def test_a_plan_beside_its_own_program_stays_a_candidate(plan_first: bool) -> No
     assert all(r.as_given for r in found.ranges)
 
 
-def test_an_executor_serves_several_searches() -> None:
+def test_an_executor_serves_several_searches_in_turns_of_any_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: dict[str, Any] = {"instances": [1, 4], "channels": [1, 2], "schedule": "msccl"}
+    tables = []
     with ThreadPoolExecutor(1) as executor:
-        once, twice = (
-            sley.choose(RING, SIZES, NDV4, executor=executor, **INSTANCES, **BY_CONNECTION)
-            for _ in range(2)
-        )
-    assert [(r.begin, r.end, r.options) for r in once.ranges] == [
-        (r.begin, r.end, r.options) for r in twice.ranges
-    ]
+        for turn_s in (1e9, 0.0):
+            monkeypatch.setattr("sley.compiler.comparison._TURN_S", turn_s)
+            found = sley.choose([RING, ALL_PAIRS], SIZES, NDV4, executor=executor, **tried)
+            tables.append(([(r.begin, r.end, r.options) for r in found.ranges], found.simulations))
+    assert tables[0] == tables[1]
+
+
+def test_an_executor_is_free_soon_after_a_search_was_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sley.compiler.comparison._TURN_S", 0.0)
+    with ThreadPoolExecutor(1) as executor:
+        found = sley.choose(RING, "1M", NDV4, executor=executor, progress=lambda done, _: done > 0)
+    assert found.left >= found.candidates
 
 
 @pytest.mark.parametrize("most_blocks", [108, pytest.param(20, marks=pytest.mark.slow)])

@@ -36,7 +36,9 @@ def bound_command(
     cluster = topology_of(topology)
     assert cluster is not None  # --topology is required
     if collective is None:
-        rows = [_bounds(row, cluster, root, nominal=nominal) for row in SIZED.values()]
+        # One rank alone can't be both roles of a SendRecv.
+        served = [row for row in SIZED.values() if len(row.roles) <= cluster.ranks]
+        rows = [_bounds(row, cluster, root, nominal=nominal) for row in served]
         if as_json:
             print_json(
                 {"ok": True, "topology": cluster.name, "bounds": [_json(b, []) for b in rows]}

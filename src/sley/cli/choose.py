@@ -117,7 +117,8 @@ def choose_command(  # as many parameters as options; click passes each by name
     from its lifted program. Options of the compiler accept several values, separated by commas; the
     search tries each. By default, it tries suitable values of protocol, schedule, allocation,
     channels and instances. --arg applies to each Python file, and to each algorithm and text with
-    this parameter, and the words after -- to each Python file.
+    this parameter, and the words after -- to each Python file. Ctrl-C ends the search as --limit
+    does.
     """
     runtime = target or "executor"
     if output is not None:

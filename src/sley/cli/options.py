@@ -511,7 +511,7 @@ limit_option = click.option(
     "limit_s",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="End the search then, with the best that was compared. Ctrl-C does so, too.",
+    help="End the search then, with the best that was compared.",
 )
 
 
@@ -522,11 +522,20 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
         yield None
         return
     # Processes that start afresh: a forked one has locks of threads that it doesn't have.
-    # Ctrl-C reaches them, too, but this process decides what it ends.
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(jobs, spawn, signal.signal, ignore) as executor:
+    executor = ProcessPoolExecutor(jobs, get_context("spawn"))
+    # Ctrl-C reaches them, too, but this process decides what it ends: they ignore it from their
+    # first moment on, as they inherit.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for _ in range(jobs):
+        executor.submit(int)  # starts one: none is idle yet
+    signal.signal(signal.SIGINT, before)
+    try:
         yield executor
+    finally:
+        # They end their turns. An exception while they are joined would leave them for ever.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        executor.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGINT, before)
 
 
 def common_options(command: F) -> F:

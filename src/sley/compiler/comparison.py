@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -31,6 +31,9 @@ slow."""
 
 _REACH = (1 + MARGIN) * (1 + SHARED)
 """Plans that take so many times as long as the fastest are out of reach."""
+
+_TURN_S = 1.0
+"""How long an executor's thread compares before it asks whether the search goes on."""
 
 _Times: TypeAlias = dict[int, float]
 """Simulated times in microseconds, by size."""
@@ -61,7 +64,7 @@ class _Task(NamedTuple):
 
     fastest: the least times so far. known: the plans that have been simulated. apart: for series
     that share blocks, the times of the plans that don't, by options. until: no series begins later,
-    as `time.time` tells it.
+    as `time.time` tells it, but the first.
     """
 
     series: tuple[Series, ...]
@@ -72,12 +75,13 @@ class _Task(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """What a task has compared, why the target can't run a plan, and how many combinations are
-    done."""
+    """What a turn of a task has compared, why the target can't run a plan, how many combinations
+    are done, and the rest of the task."""
 
     compared: list[_Compared]
     refused: SleyError | None
     done: int
+    rest: _Task | None
 
 
 class CandidateComparison:
@@ -142,12 +146,17 @@ class CandidateComparison:
                 continue
             groups = groupby(series, lambda one: (_schedule_of(one), one.contender))
             tasks = [self._task(list(group), until) for _, group in groups]
-            started = [executor.submit(_run_there, made, task) for task in tasks]
+            waiting = {executor.submit(_run_there, made, task) for task in tasks}
             try:
-                for future in as_completed(started):
-                    yield future.result()
+                # Ends: each turn takes at least one series off a task.
+                while waiting:
+                    ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    for result in [future.result() for future in ended]:
+                        if result.rest is not None:
+                            waiting.add(executor.submit(_run_there, made, result.rest))
+                        yield result
             finally:
-                for future in started:
+                for future in waiting:
                     future.cancel()
 
     def _task(self, series: list[Series], until: float) -> _Task:
@@ -196,14 +205,17 @@ def _schedule_of(series: Series) -> int:
 
 
 def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
+    """A turn of a task: at least one series. Where it ends has no effect on what is compared."""
+    until = min(task.until, time.time() + _TURN_S)
     compared, fastest, known, done = list[_Compared](), dict(task.fastest), set(task.known), 0
-    for series in task.series:
-        if compared and time.time() > task.until:
-            break
+    left = list(task.series)
+    while left and (done == 0 or time.time() < until):
+        series = left.pop(0)
         wanted = partial(_may_win, compiler, task, fastest, series)
         compared += _compare(compiler, list(compiler.compiled(series, wanted)), fastest, known)
         done += len(series.options)
-    return _Result(compared, compiler.refused, done)
+    rest = task._replace(series=tuple(left), fastest=fastest, known=frozenset(known))
+    return _Result(compared, compiler.refused, done, rest if left else None)
 
 
 def _may_win(
