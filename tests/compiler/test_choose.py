@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -297,6 +298,31 @@ def test_a_search_that_is_ended_gives_the_best_so_far(
     last = found.ranges[-1]
     assert last.plan == sley.compile(last.program, last.options, topology=NDV4)
     assert last.end.time_us > table.ranges[-1].end.time_us
+
+
+@pytest.mark.parametrize("plan_first", [True, False])
+def test_a_plan_beside_its_own_program_stays_a_candidate(plan_first: bool) -> None:
+    plan = sley.compile(RING, topology=NDV4, instances=4, channels=1, **BY_CONNECTION)
+    both = [plan, RING] if plan_first else [RING, plan]
+    found = sley.choose(
+        both, SIZES, NDV4, instances=4, channels=1, protocol="Simple", **BY_CONNECTION
+    )
+    alone = sley.choose(
+        plan, SIZES, NDV4, instances=4, channels=1, protocol="Simple", **BY_CONNECTION
+    )
+    assert [r.end for r in found.ranges] == [r.end for r in alone.ranges]
+    assert all(r.as_given for r in found.ranges)
+
+
+def test_an_executor_serves_several_searches() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        once, twice = (
+            sley.choose(RING, SIZES, NDV4, executor=executor, **INSTANCES, **BY_CONNECTION)
+            for _ in range(2)
+        )
+    assert [(r.begin, r.end, r.options) for r in once.ranges] == [
+        (r.begin, r.end, r.options) for r in twice.ranges
+    ]
 
 
 @pytest.mark.parametrize("most_blocks", [108, pytest.param(20, marks=pytest.mark.slow)])

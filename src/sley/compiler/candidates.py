@@ -125,7 +125,6 @@ class CandidateCompiler:
             for number, options in enumerate(space.series(program))
         ]
         self.refused: SleyError | None = None
-        self._known: set[bytes] = set()
         self._plans = _Plans(topology)
         # All are for one collective, whose bounds don't depend on how finely a program cuts it.
         self.bounds = Bounds.of(contenders[0][0].collective, topology)
@@ -161,12 +160,6 @@ class CandidateCompiler:
             self.refused = self.refused or error
             return False
         return True
-
-    def is_new(self, key: bytes) -> bool:
-        """Whether it is asked for the first time about a plan's digest."""
-        is_new = key not in self._known
-        self._known.add(key)
-        return is_new
 
     def plan(self, position: Position, options: Options) -> Plan:
         """The plan of a candidate."""
@@ -232,11 +225,15 @@ def candidates(
     """
     compiler = CandidateCompiler(contenders, topology, space, interpreter=interpreter)
     total, done = sum(len(series.options) for series in compiler.series), 0
-    found = [one for one in compiler.given() if compiler.is_new(digest(one.plan))]
+    distinct = dict[bytes, Candidate]()
+    for one in compiler.given():
+        distinct.setdefault(digest(one.plan), one)
     for series in compiler.series:
-        found += [one for one in compiler.compiled(series) if compiler.is_new(digest(one.plan))]
+        for one in compiler.compiled(series):
+            distinct.setdefault(digest(one.plan), one)
         done += len(series.options)
         progress(done, total)
+    found = list(distinct.values())
     if not found and compiler.refused is not None:
         raise compiler.refused
     fewest = min(one.plan.blocks_per_rank for one in found)

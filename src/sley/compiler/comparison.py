@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -58,12 +59,14 @@ class _Compared:
 class _Task(NamedTuple):
     """Series of options with one schedule for a contender.
 
-    fastest: the least times so far. apart: for series that share blocks, the times of the plans
-    that don't, by options. until: no series begins later, as `time.time` tells it.
+    fastest: the least times so far. known: the plans that have been simulated. apart: for series
+    that share blocks, the times of the plans that don't, by options. until: no series begins later,
+    as `time.time` tells it.
     """
 
     series: tuple[Series, ...]
     fastest: _Fastest
+    known: frozenset[bytes]
     apart: dict[Options, _Times]
     until: float
 
@@ -103,7 +106,8 @@ class CandidateComparison:
         total = sum(len(series.options) for series in self._compiler.series)
         # A step more, so that progress ends when the search does.
         done, is_stopped, refused = 0, progress(0, total + 1) is True, self._compiler.refused
-        self._take(_compare(self._compiler, list(self._compiler.given()), self._fastest))
+        given = list(self._compiler.given())
+        self._take(_compare(self._compiler, given, self._fastest, set()))
         for result in self._results(executor, until):
             self._take(result.compared)
             done += result.done
@@ -150,19 +154,27 @@ class CandidateComparison:
         """The task of series of one contender."""
         apart: dict[Options, _Times] = {}
         if series[0].shares_blocks:
-            times_us = {one.key: one.times_us for one in reversed(self._compared)}
+            distinct = self._distinct()
             apart = {
-                one.options: times_us[one.key]
+                one.options: distinct[one.key].times_us
                 for one in self._compared
                 if one.position.contender == series[0].contender
             }
-        return _Task(tuple(series), dict(self._fastest), apart, until)
+        known = frozenset(one.key for one in self._compared)
+        return _Task(tuple(series), dict(self._fastest), known, apart, until)
+
+    def _distinct(self) -> dict[bytes, _Compared]:
+        """The distinct plans by digest, first the given ones, then the simplest. Each has the times
+        of all that equal it, whichever of them was simulated."""
+        distinct = dict[bytes, _Compared]()
+        for one in sorted(self._compared, key=lambda c: (not c.position.as_given, c.position)):
+            first = distinct.setdefault(one.key, one)
+            distinct[one.key] = replace(first, times_us={**first.times_us, **one.times_us})
+        return distinct
 
     def _close(self) -> None:
         """Fills `candidates` and `times_us`. Errors: as of the simulator."""
-        distinct: dict[bytes, _Compared] = {}
-        for one in sorted(self._compared, key=lambda one: one.position):
-            distinct.setdefault(one.key, one)
+        distinct = self._distinct()
         limit = self._compiler.space.limit
         kept = [one for one in distinct.values() if one.blocks <= limit(one.options)]
         fewest = min(one.blocks for one in distinct.values())
@@ -184,12 +196,12 @@ def _schedule_of(series: Series) -> int:
 
 
 def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
-    compared, fastest, done = list[_Compared](), dict(task.fastest), 0
+    compared, fastest, known, done = list[_Compared](), dict(task.fastest), set(task.known), 0
     for series in task.series:
         if compared and time.time() > task.until:
             break
         wanted = partial(_may_win, compiler, task, fastest, series)
-        compared += _compare(compiler, list(compiler.compiled(series, wanted)), fastest)
+        compared += _compare(compiler, list(compiler.compiled(series, wanted)), fastest, known)
         done += len(series.options)
     return _Result(compared, compiler.refused, done)
 
@@ -214,14 +226,18 @@ def _may_win(
 
 
 def _compare(
-    compiler: CandidateCompiler, made: list[Candidate], fastest: _Fastest
+    compiler: CandidateCompiler, made: list[Candidate], fastest: _Fastest, known: set[bytes]
 ) -> list[_Compared]:
     """Simulates every candidate that can still be second, or within MARGIN of the fastest, by its
-    lower bound; updates `fastest`. Of equal plans the first counts."""
+    lower bound; of equal plans the first. Updates `fastest` and `known`."""
     limit = compiler.space.limit
     keys = {one.position: digest(one.plan) for one in made}
-    new = [one for one in made if compiler.is_new(keys[one.position])]
-    fit = [one for one in new if one.plan.blocks_per_rank <= limit(one.options)]
+    fit = list[Candidate]()
+    for one in made:
+        key = keys[one.position]
+        if key not in known and one.plan.blocks_per_rank <= limit(one.options):
+            known.add(key)
+            fit.append(one)
     times_us: dict[Position, _Times] = {one.position: {} for one in made}
     for size, (first, second) in fastest.items():
         # By ascending lower bound: the first bound that is too high rules out all that follow.
@@ -250,12 +266,11 @@ def _compare(
 
 
 def _run_there(made: bytes, task: _Task) -> _Result:
-    """A task, in a process of an executor. made: the compiler, pickled."""
-    return _run(_compiler_of(made), task)
+    """A task, in a thread of an executor. made: the compiler, pickled."""
+    if getattr(_THREAD, "made", b"") != made:
+        _THREAD.made, _THREAD.compiler = made, pickle.loads(made)
+    return _run(_THREAD.compiler, task)
 
 
-@lru_cache(maxsize=1)
-def _compiler_of(made: bytes) -> CandidateCompiler:
-    """The compiler of an executor's process."""
-    compiler: CandidateCompiler = pickle.loads(made)
-    return compiler
+_THREAD = threading.local()
+"""The compiler of an executor's thread: it keeps results of passes, so no two threads share one."""
