@@ -107,7 +107,7 @@ def test_a_file_of_xml_may_be_read_as_a_varying_plan(tmp_path: Path) -> None:
 
 
 def test_choose_searches_for_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sley.compiler.space.build", fail)
+    monkeypatch.setattr("sley.compiler.candidates.build", fail)
     topology = sley.topologies.dgx1()
     program = program_of(sley.AllToAllV(2))
     refused("F437", lambda: sley.choose(program, "1M", topology, target="executor"))

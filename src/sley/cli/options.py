@@ -52,6 +52,7 @@ POSITIVE = Whole(1)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
+_ALIASES |= {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _ALIASES |= {"f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 _MAX_SIZES = 10_000
 

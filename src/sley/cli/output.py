@@ -29,7 +29,6 @@ from rich.progress import (
 from sley.cli.annotations import SARIF, annotation_lines
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
 from sley.errors.compiler import C304, C306, C308
-from sley.errors.deployment import F503
 from sley.errors.devices import K510
 from sley.errors.formats import F404, F460
 from sley.errors.language import L120
@@ -47,7 +46,7 @@ WRONG, USAGE = 1, 2
 """The exit codes for a wrong program, plan, file or run, and for a wrong command line."""
 
 _NAMES = frozenset(rule.code for rule in (C304, C308, K510, L120, T604, T608))
-_FILES = frozenset(rule.code for rule in (F404, F460, F503))
+_FILES = frozenset(rule.code for rule in (F404, F460))
 """Rules of the command line: values and names, which have a place if they stand in a file, and
 files that aren't there."""
 
