@@ -17,6 +17,7 @@ from sley.compiler.pipeline import check_kind
 from sley.compiler.space import Space
 from sley.errors import without_inner_frames
 from sley.errors.compiler import C304, C313
+from sley.errors.runtime import R514
 from sley.errors.simulation import S701
 from sley.formats import FORMATS, Target, refuse_varying_counts, target_named
 from sley.ir.cost_model import CostModel
@@ -25,6 +26,7 @@ from sley.ir.program import Program
 from sley.ir.sizes import checked_sizes
 from sley.ir.sources import place_to_mend
 from sley.ir.topology import Topology
+from sley.ir.words import is_real
 from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import topology_of
 from sley.verification import verify
@@ -99,9 +101,12 @@ def choose(
     the one that is never far from the fastest, also if all rates are 3 % lower or higher.
     Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
     one with the fewest thread blocks, then the one with the simplest options. Only choices are
-    verified. Errors: C304, C307, S701, C313, F437 with a target, S702, T604, and
+    verified. Errors: C304, C307, R514, S701, C313, F437 with a target, S702, T604, and
     those of `compile`.
     """
+    if limit_s is not None and not (is_real(limit_s) and limit_s >= 0):
+        expected = "limit_s as a number of seconds, or None"
+        raise R514.error(expected=expected, found=f"limit_s={limit_s!r}")
     contenders = _contenders(programs)
     first, _ = contenders[0]
     cluster = first.topology if topology is None else topology_of(topology)

@@ -401,7 +401,7 @@ def _switched(topology: Topology, within: float) -> list[Forest]:
     """The trees of the results."""
     if not topology.has_switches:
         return []
-    across = across_nodes(topology, lambda node: _switched(node, within)[-1])
+    across = across_nodes(topology, lambda node: next(reversed(_switched(node, within)), None))
     if across is not None or topology.ranks > MOST_RANKS:
         return [] if across is None else [across]
     pairs = RankPairs.through_switches(topology)

@@ -310,12 +310,14 @@ class _Nodes:
         )
 
 
-def across_nodes(topology: Topology, make: Callable[[Topology], Forest]) -> Forest | None:
+def across_nodes(topology: Topology, make: Callable[[Topology], Forest | None]) -> Forest | None:
     """Trees for more ranks than are packed together, on equal nodes, from those that `make` makes
-    for a node; None for fewer ranks, or other nodes. Errors: T612."""
+    for a node; None for fewer ranks, other nodes, or none from `make`. Errors: T612."""
     if topology.ranks <= MOST_RANKS or len((nodes := _Nodes(topology)).kinds) > 1:
         return None
     inner = make(nodes.kinds[0].topology)
+    if inner is None:
+        return None
     return nodes.chained([inner], np.arange(len(inner.weight))[None], inner.root, inner.weight)
 
 

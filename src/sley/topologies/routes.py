@@ -190,7 +190,7 @@ class _Flows:
             least = _least_load(pairs, 1.0 * (load >= load.max() * (1 - 1e-9)))
             if least >= load.max() * (1 - 1e-9):
                 return cls(pairs, ranks / least, pairs.src, np.arange(len(one)), one, far)
-        return _Program(pairs).flows()
+        return _FlowProgram(pairs).flows()
 
     def whole(self, number: int) -> tuple[LongArray, LongArray]:
         """The weights and the passed ranks of a `Routing`, with so many chunks between two ranks.
@@ -309,7 +309,7 @@ def _least_load(pairs: RankPairs, length: FloatArray) -> float:
     return float(far.sum() / (length * pairs.topology.links.GBps).sum())
 
 
-class _Program:
+class _FlowProgram:
     """The linear program. Its variables: for each class of steps, the part of the data for one rank
     that takes one of them; then the load of the busiest link. Errors: T612."""
 

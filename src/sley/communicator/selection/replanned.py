@@ -26,6 +26,7 @@ from sley.ir.tables import NONE, FloatArray
 from sley.ir.topology import Builder, Topology
 from sley.ir.words import Protocol
 from sley.model.simulation import simulate
+from sley.topologies.forests import MOST_RANKS
 
 REPLANNED = ("all_reduce", "all_gather", "reduce_scatter")
 """The kinds of calls that trees serve."""
@@ -43,9 +44,6 @@ _GAIN = 1.1
 _SIZES = tuple(1 << power for power in range(18, 29, 2))
 """The sizes that are simulated: trees run from the least one on from which they are always
 faster."""
-
-_MOST_RANKS = 128
-"""The ranks up to which trees are packed while others wait."""
 
 Rows: TypeAlias = Mapping[str, tuple[PlanRow, ...]]
 """Of kinds of calls, rows before the library's."""
@@ -91,7 +89,7 @@ def faster_trees(hosts: Hosts, found: Survey, capacity: Capacity) -> dict[str, A
     """For each kind of calls, trees that the simulator finds faster than the library's plan on the
     network of the survey, as plain values for `rows_of`; nothing for other kinds."""
     made: dict[str, Any] = {}
-    if is_even(hosts, found) or len(hosts.host) > _MOST_RANKS:
+    if is_even(hosts, found) or len(hosts.host) > MOST_RANKS:
         return made
     topology = topology_of(hosts, found)
     for kind in REPLANNED:
