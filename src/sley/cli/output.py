@@ -281,8 +281,8 @@ def progress_bar(*, quiet: bool) -> Progress:
 
 @contextmanager
 def first_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C doesn't end what is done here: the function that it gets tells whether it came. The
-    second one ends it."""
+    """The first Ctrl-C interrupts nothing here: the function that is yielded then returns True. The
+    second one interrupts."""
     came = list[int]()
 
     def note(number: int, _frame: object) -> None:

@@ -34,7 +34,7 @@ _GIVEN = -1
 
 class Position(NamedTuple):
     """The position of a candidate in the search: the number of its contender, of the series of its
-    options, and of the options in it. Of two candidates the simpler one comes first."""
+    options, and of the options in it. The simpler one of two compiled candidates comes first."""
 
     contender: int
     series: int
@@ -42,7 +42,7 @@ class Position(NamedTuple):
 
     @property
     def as_given(self) -> bool:
-        """Whether the candidate is the plan of a contender; these come before all others."""
+        """Whether the candidate is the plan of a contender, as it was given."""
         return self.series == _GIVEN
 
 

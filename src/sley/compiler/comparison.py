@@ -163,11 +163,12 @@ class CandidateComparison:
         """The task of series of one contender."""
         apart: dict[Options, _Times] = {}
         if series[0].shares_blocks:
-            distinct = self._distinct()
+            distinct, limit = self._distinct(), self._compiler.space.limit
             apart = {
                 one.options: distinct[one.key].times_us
                 for one in self._compared
                 if one.position.contender == series[0].contender
+                and one.blocks <= limit(one.options)
             }
         known = frozenset(one.key for one in self._compared)
         return _Task(tuple(series), dict(self._fastest), known, apart, until)
@@ -227,9 +228,11 @@ def _may_win(
         return True
     apart = replace(options, allocate=Allocation.CONNECTION)
     times_us = task.apart.get(apart)
-    if times_us:  # at other sizes both have too high a lower bound
+    if times_us is not None:
+        # At the other sizes its lower bound is too high, and sharing blocks only raises it.
         return any(us <= fastest[size][0] * _REACH for size, us in times_us.items())
-    # That plan has too many blocks, or its options aren't tried.
+    # It is no candidate, since it has too many blocks or its options aren't tried: its times only
+    # tell whether the plan that merges its blocks may be one of the fastest.
     one = Candidate(compiler, Position(series.contender, series.number, 0), apart)
     return any(
         one.least(size) <= first * _REACH and one.simulator(size).time_us <= first * _REACH
@@ -264,16 +267,8 @@ def _compare(
     for one in made:
         times = times_us[one.position]
         is_near = any(us <= fastest[size][0] * (1 + MARGIN) for size, us in times.items())
-        found.append(
-            _Compared(
-                one.position,
-                one.options,
-                keys[one.position],
-                one.plan.blocks_per_rank,
-                times,
-                one.plan if is_near else None,
-            )
-        )
+        plan, blocks = one.plan if is_near else None, one.plan.blocks_per_rank
+        found.append(_Compared(one.position, one.options, keys[one.position], blocks, times, plan))
     return found
 
 
