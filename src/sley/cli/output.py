@@ -7,11 +7,11 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from rich.console import Console
@@ -27,6 +27,7 @@ from rich.progress import (
 )
 
 from sley.cli.annotations import SARIF, annotation_lines
+from sley.cli.examples import EXAMPLES
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
 from sley.errors.compiler import C304, C306, C308
 from sley.errors.devices import K510
@@ -115,7 +116,14 @@ def _own_path(ctx: click.Context) -> str:
 
 
 class _Successors(click.Command):
-    """Answers an option that went with what replaces it."""
+    """Answers an option that went with what replaces it, and ends its help with examples."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if examples := EXAMPLES.get(ctx.command_path):
+            with formatter.section("Examples"):
+                for words, line in examples:
+                    formatter.write(f"{'':{formatter.current_indent}}# {words}\n")
+                    formatter.write(f"{'':{formatter.current_indent}}sley {line}\n")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -128,7 +136,24 @@ class _Successors(click.Command):
 
 class Command(_Successors):
     """A command in which a SleyError becomes diagnostics and an exit code, and a warning a
-    remark."""
+    remark.
+
+    sections: titles for the help of options, by the option's parameter; it shows the others first.
+    """
+
+    sections: ClassVar[Mapping[str, str]] = {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"Options": []}
+        rows |= {title: [] for title in self.sections.values()}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row and isinstance(parameter, click.Option):
+                rows[self.sections.get(str(parameter.name), "Options")].append(row)
+        for title, own in rows.items():
+            if own:
+                with formatter.section(title):
+                    formatter.write_dl(own)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
