@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import signal
 import sys
 import time
@@ -29,7 +32,7 @@ from rich.progress import (
 from sley.cli.annotations import SARIF, annotation_lines
 from sley.cli.examples import EXAMPLES
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
-from sley.errors.compiler import C304, C306, C308
+from sley.errors.compiler import C304, C306, C308, C310
 from sley.errors.devices import K510
 from sley.errors.formats import F404, F460
 from sley.errors.language import L120
@@ -46,10 +49,10 @@ INTERRUPTED = 130
 WRONG, USAGE = 1, 2
 """The exit codes for a wrong program, plan, file or run, and for a wrong command line."""
 
-_NAMES = frozenset(rule.code for rule in (C304, C308, K510, L120, T604, T608))
+_NAMES = frozenset(rule.code for rule in (C304, C308, C310, K510, L120, T604, T608))
 _FILES = frozenset(rule.code for rule in (F404, F460))
 """Rules of the command line: values and names, which have a place if they stand in a file, and
-files that aren't there."""
+files that can't be read."""
 
 _NOTES = "sley.notes"
 """Where click's context keeps the remarks of a command."""
@@ -132,6 +135,11 @@ class _Successors(click.Command):
             if found := gone("option", error.option_name, _own_path(ctx)):
                 raise Gone(found) from None
             raise
+        except click.BadParameter as error:
+            wrong = re.match(r"'(.*)' is not one of (.*)\.", error.message)
+            if wrong and (hint := did_you_mean(wrong[1], re.findall("'(.*?)'", wrong[2]))):
+                error.message += f" {hint}"  # type: ignore[misc]  # click prints it
+            raise
 
 
 class Command(_Successors):
@@ -188,7 +196,8 @@ class Command(_Successors):
 def _exit_code(error: SleyError) -> int:
     """USAGE for an error that the command line alone makes."""
     first = error.diagnostics[0]
-    is_usage = first.code in _FILES or (first.code in _NAMES and not first.places)
+    is_missing = first.found == os.strerror(errno.ENOENT)
+    is_usage = is_missing or first.code in _FILES or (first.code in _NAMES and not first.places)
     return USAGE if is_usage else WRONG
 
 
