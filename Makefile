@@ -56,9 +56,6 @@ lint: $(VENV)/.dev ## check style and formatting
 
 types: $(VENV)/.dev ## check the types
 	@$(BIN)/mypy --no-error-summary
-	@# Users annotate less: only the argument of a program.
-	@$(BIN)/mypy --no-error-summary --allow-untyped-defs --allow-incomplete-defs \
-		--allow-untyped-calls examples
 
 imports: $(VENV)/.dev ## check which room imports which
 	@$(BIN)/lint-imports --no-logo
