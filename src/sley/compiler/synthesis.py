@@ -42,7 +42,7 @@ COMPARED: Mapping[str, Any] = {
     "allocate": "connection",
     "channels": 1,
     "protocol": ["Simple", "LL", "LL128", "Direct"],
-    "instances": [1, 2, 4],
+    "instances": [1, 2, 4, 8, 16],
 }
 """The options with which plans along trees are compared; those that `choose` tries take minutes.
 Direct spares the copies into slots and out of them, for which trees wait at each rank."""
@@ -53,11 +53,7 @@ _OF_ROUTES = {"schedule": "msccl"}
 _OF_MANY = {"instances": 1}
 """The same of more than MOST_DIRECT ranks: such programs have many blocks already."""
 
-_OF_SWITCHES = {
-    "schedule": "msccl",
-    "protocol": ["Simple", "Direct"],
-    "instances": [1, 2, 4, 8, 16],
-}
+_OF_SWITCHES = {"schedule": "msccl", "protocol": ["Simple", "Direct"]}
 """The options of programs with switches: other schedules and protocols have none. With Direct they
 read and write the ranks' own buffers, which spares copies into slots."""
 
