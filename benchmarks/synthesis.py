@@ -108,13 +108,16 @@ def library(topology: Any, collective: str) -> list[Any]:
     """The programs of the library's other algorithms that fit a topology."""
     import sley
     from sley.algorithms import for_collective
+    from sley.topologies import link_rings
 
     words = {"ranks": topology.ranks, "nodes": topology.nodes}
     words["gpus"] = topology.ranks // topology.nodes
-    found = []
+    along, found = link_rings(topology).orders.tolist(), []
     for one in for_collective(collective):
         try:
-            program = one.function(**{w: words[w] for w in one.required}, in_place=True)
+            given = {w: words[w] for w in one.required}
+            given |= {"orders": along} if along and "orders" in one.parameters else {}
+            program = one.function(**given, in_place=True)
             sley.compile(program, topology=topology, verify=False)
         except (sley.SleyError, KeyError):
             continue
