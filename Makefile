@@ -56,9 +56,6 @@ lint: $(VENV)/.dev ## check style and formatting
 
 types: $(VENV)/.dev ## check the types
 	@$(BIN)/mypy --no-error-summary
-	@# Users annotate less: only the argument of a program.
-	@$(BIN)/mypy --no-error-summary --allow-untyped-defs --allow-incomplete-defs \
-		--allow-untyped-calls examples
 
 imports: $(VENV)/.dev ## check which room imports which
 	@$(BIN)/lint-imports --no-logo
@@ -97,10 +94,13 @@ $(VENV)/.smoke: $(VENV)/.runtime
 
 # Only the tools of the extra `dev`: installing `.[dev]` would build the native part again.
 $(VENV)/.dev: $(VENV)/.runtime
-	@echo "installing the tools for development into $(VENV)"
+	@echo "installing the tools for development into $(VENV), 1.9 GB, in some minutes"
 	@$(BIN)/python -c 'import tomllib; \
 		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 		print(*project["optional-dependencies"]["dev"], sep="\n")' > $@.txt
+	@# A PyTorch without CUDA's packages, of 4 GB, where PyTorch's own index can be reached.
+	@$(INSTALL) --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu \
+		"$$(grep '^torch[<>=]' $@.txt)"
 	@$(INSTALL) --requirement $@.txt
 	@# What the tests import is compiled here, once, and not by each of their processes.
 	@$(BIN)/python -m pytest --collect-only --quiet > /dev/null || true

@@ -1,7 +1,9 @@
 """Command: compares sley on CPUs with its peers (cells.py), on one machine, in one run.
 
     python benchmarks/cpu_peers [--quick] [--engines ...] [--collectives ...] [--ranks 2,4,8]
-    python benchmarks/cpu_peers --report benchmarks/results/FILE.json
+    python benchmarks/cpu_peers --report benchmarks/results/FILE.json ...
+
+Of several runs --report prints the smallest and the largest ratio of each cell.
 
 Float32, sums; AllReduce, Broadcast and Reduce in place, the others out of place; the root is rank
 0. SendRecv is a message from each even rank to the next one, and one back. A size is that of the
@@ -52,7 +54,7 @@ from cpu_peers.cells import FLOAT32_BYTES, Cell, Collective, Engine, Row, cells
 from cpu_peers.group import Group, GroupError
 from cpu_peers.launch import commands
 from cpu_peers.measuring import measure
-from cpu_peers.tables import pages
+from cpu_peers.tables import pages, spreads
 from cpu_peers.wheels import UnavailableError, default_cache
 from sley.ir.sizes import size_text
 
@@ -186,7 +188,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--note", default="", help="kept with the results")
     made.add_argument("--cache", type=Path, default=default_cache(), help="of peers' wheels")
     made.add_argument("--output", type=Path, default=RESULTS, help="the folder of the results")
-    made.add_argument("--report", type=Path, help="print the tables of these results, no more")
+    made.add_argument("--report", type=Path, nargs="+", help="print the tables of these results")
     return made
 
 
@@ -233,7 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = parser()
     options = checked(made, made.parse_args(arguments))
     if options.report is not None:
-        print(pages(json.loads(options.report.read_text())))
+        runs = [json.loads(file.read_text()) for file in options.report]
+        print(spreads(runs) if len(runs) > 1 else pages(runs[0]))
         return 0
     facts, quietness, comparison = machine.facts(), machine.Quietness(), Comparison(options)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common.tables import MISSING, ms_text, ratio_text, table
@@ -27,6 +27,38 @@ def pages(results: dict[str, Any]) -> str:
     parts += [(found.aim.text, _aim(found)) for found in verdicts]
     parts.append(("Left out", _left_out(rows, results["left_out"])))
     return "\n\n".join(f"## {title}\n\n{text}" for title, text in parts if text) + "\n"
+
+
+def spreads(runs: Sequence[dict[str, Any]]) -> str:
+    """A table of several runs: each ratio as the smallest and the largest of the runs' medians, and
+    the peers that were the best of a cell."""
+    times = [Times(results["rows"]) for results in runs]
+    cells = _in_order({cell for one in times for cell in one.cells})
+    sizes = sorted({cell.size_bytes for cell in cells})
+    lines: list[list[str]] = []
+    for collective, ranks in dict.fromkeys((cell.collective, cell.ranks) for cell in cells):
+        row = [Cell(collective, ranks, size) for size in sizes]
+        named = {
+            **{
+                f"best peer / {engine.title}": [
+                    [one.over_best_peer(cell, engine) for one in times] for cell in row
+                ]
+                for engine in OWN
+            },
+            "gloo / sley through PyTorch": [
+                [one.over(cell, Engine.GLOO, Engine.SLEY_TORCH) for one in times] for cell in row
+            ],
+        }
+        head = [collective.value, str(ranks)]
+        lines += [[*head, name, *map(_spread, found)] for name, found in named.items()]
+        best = [{peer[0].title: 0 for one in times if (peer := one.best_peer(c))} for c in row]
+        lines.append([*head, "best peer", *(", ".join(found) or MISSING for found in best)])
+    return table(("collective", "ranks", "ratio", *map(size_text, sizes)), lines)
+
+
+def _spread(ratios: Iterable[float | None]) -> str:
+    found = [ratio for ratio in ratios if ratio is not None]
+    return f"{ratio_text(min(found))} to {ratio_text(max(found))}" if found else MISSING
 
 
 def _facts(results: dict[str, Any]) -> str:

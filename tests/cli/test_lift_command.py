@@ -109,7 +109,7 @@ def test_a_wrong_plan_is_refused_and_nothing_written(
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     result = sley("lift", "ring-allgather", "--ranks", 2, "-o", tmp_path / "missing" / "x.py")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
 
 

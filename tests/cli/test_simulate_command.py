@@ -296,8 +296,8 @@ def test_the_size_is_what_is_chosen_for() -> None:
         (("simulate", *RING, "-b", "1", "-e", "1G", "-i", "1"), 2, "sizes"),
         (("simulate", *RING, "--set", "wait_us=1_0"), 2, "not a number"),
         (("simulate", *RING, "--set", "wait_us=1", "--set", "wait_us=2"), 2, "twice"),
-        (("simulate", *RING, "--html", "/nowhere/page.html"), 1, "F461"),
-        (("calibrate", "-o", "/nowhere/here.toml"), 1, "F461"),
+        (("simulate", *RING, "--html", "/nowhere/page.html"), 2, "F461"),
+        (("calibrate", "-o", "/nowhere/here.toml"), 2, "F461"),
         (("simulate", "ring-allreduce", "--topology", "x" * 5000), 2, "T604"),
     ],
 )

@@ -118,7 +118,7 @@ def test_import_writes_what_it_read_and_says_what_it_assumed(tmp_path: Path) -> 
 def test_import_of_nothing_writes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "out.toml"
     result = sley("topology", "import", tmp_path / "none.xml", "-o", target)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "T605" in result.stderr
     assert not target.exists()
 

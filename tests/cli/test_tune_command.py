@@ -142,9 +142,9 @@ def test_a_recurrent_agent_trains_its_network_once(tmp_path, monkeypatch):
         (("tune", "train", *SMALL, "--agent", "recurrent"), 2, "--network"),
         (("tune", "train", *SMALL, "--network", "n.npz"), 2, "--agent"),
         (("tune", "train", *SMALL, "--agent", "recurrent", "--network", "n.npz"), 2, "--sweeps"),
-        (("tune", "train", *SMALL, "-o", "missing/p.toml"), 1, "F461"),
+        (("tune", "train", *SMALL, "-o", "missing/p.toml"), 2, "F461"),
         (("tune", "sweep", "alltonext", "--topology", "nowhere"), 2, "nowhere"),
-        (("tune", "show", "missing.toml"), 1, "D901"),
+        (("tune", "show", "missing.toml"), 2, "D901"),
     ],
 )
 def test_wrong_use_is_refused(tmp_path, monkeypatch, arguments, code, says):

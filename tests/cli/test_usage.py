@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
+from sley.cli.compile import compile_command
+from sley.cli.examples import EXAMPLES
 from sley.cli.main import SECTIONS
+from support.inputs.schedule_files import forest
+from support.inputs.topology_texts import CLOUD
 
 
 def sley(*arguments: object) -> Result:
@@ -25,6 +32,8 @@ def sley(*arguments: object) -> Result:
         ("frobnicate", "sley --help lists them"),
         ("topology shw", "there is no command 'shw'. Did you mean show?"),
         ("tune nothing", "there is no command 'nothing'. Did you mean train?"),
+        ("run ring-allreduce --ranks 2 --op smu", "Did you mean sum?"),
+        ("choose allreduce --topology ndv4 --protocol ll,dirct", "Did you mean direct?"),
         ("explain V999", "there is no code 'V999'. Did you mean V2"),
         ("explain wrong-resul", "Did you mean wrong-result"),
         ("explain d945", "d945 went with workload files"),
@@ -127,7 +136,8 @@ def test_a_wrong_file_or_value_is_told_in_plain_words(
     monkeypatch.chdir(tmp_path)
     result = sley(*line.split())
     names = re.search(r"(L120|T604|K510|F404|F460|C304) [a-z-]+$", result.stderr, re.MULTILINE)
-    is_usage = names is not None and not line.startswith("compare ")  # that tells several errors
+    is_usage = names is not None or "found:    No such file or directory" in result.stderr
+    is_usage &= not line.startswith("compare ")  # that tells several errors
     assert result.exit_code == (2 if is_usage else 1), result.output
     assert told in result.stderr
     assert "Errno" not in result.stderr
@@ -157,6 +167,49 @@ def test_the_help_has_every_command_in_one_section() -> None:
     assert all(f"{title}:" in text for title in SECTIONS)
     assert "sley run ring-allreduce --ranks 4 -b 1K -e 1M" in text
     assert "..." not in text.replace("[ARGS]...", "")
+
+
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """All commands, by their words."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+@pytest.mark.parametrize(("words", "command"), list(commands(main, "sley")))
+def test_the_help_of_a_command_ends_with_examples_of_it(words: str, command: click.Command) -> None:
+    text = sley(*words.split()[1:], "--help").stdout
+    assert text.index("Options:") < text.index("Examples:")
+    for _, line in EXAMPLES[words]:
+        assert f"  sley {line}\n" in text
+        path, rest = words.split()[1:], shlex.split(line)[len(words.split()) - 1 :]
+        assert shlex.split(line) == [*path, *rest]
+        with command.make_context(words, rest):  # parses the line, with its values
+            pass
+
+
+def test_the_help_of_options_has_sections_with_the_compiler_last() -> None:
+    text = sley("compile", "--help").stdout
+    titles = re.findall(r"(?m)^(\w[\w ]*):$", text)
+    assert titles == ["Options", "WHAT", "Output", "Compiler", "Examples"]
+    assert text.index("Compiler:") < text.index("--protocol") < text.index("Examples:")
+    for option in compile_command.params:
+        assert isinstance(option, click.Argument) or option.opts[-1] in text
+
+
+@pytest.mark.slow
+def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each but two, which need NCCL and a table of nccl-tests."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trees.xml").write_text(forest(8))
+    (tmp_path / "dump.xml").write_text(CLOUD)
+    (tmp_path / "plans.toml").write_text('[[plans]]\nwhat = "ring.xml"\n')
+    for line in (line for examples in EXAMPLES.values() for _, line in examples):
+        if not line.startswith(("exec", "calibrate --from")):
+            result = sley(*shlex.split(line))
+            assert result.exit_code == 0, f"{line}: {result.output}"
 
 
 def test_a_run_without_ranks_has_one_for_each_core() -> None:

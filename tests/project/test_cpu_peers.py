@@ -288,6 +288,18 @@ def test_engines_without_a_collective_have_no_column_in_its_table(peers: Any) ->
     assert "| ranks | size | gloo | best peer |" in text
 
 
+def test_several_runs_give_the_spread_of_each_ratio(peers: Any) -> None:
+    """The smallest and the largest, and each peer that was the best one of a run."""
+    runs = [
+        {"rows": [row("gloo", [gloo]), row("mpich", [mpich]), row("sley", [2.0])]}
+        for gloo, mpich in ((8.0, 4.0), (3.0, 9.0))
+    ]
+    lines = peers.tables.spreads(runs).splitlines()
+    assert "| AllReduce | 2 | best peer / sley, private buffers | 1.50 to 2.00 |" in lines
+    assert "| AllReduce | 2 | best peer | MPICH, gloo |" in lines
+    assert "| AllReduce | 2 | gloo / sley through PyTorch | - |" in lines
+
+
 @pytest.mark.parametrize(
     ("ratio", "text"), [(1.0, "1.00"), (0.99999, "0.99"), (2.999, "2.99"), (0.29, "0.29")]
 )

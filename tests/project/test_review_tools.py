@@ -84,6 +84,15 @@ def test_the_action_annotates_what_a_change_breaks(repository: Path) -> None:
     assert bash(step["run"], repository, **found)[0] == 0
 
 
+def test_problems_of_a_folder_are_annotated(tmp_path: Path) -> None:
+    (tmp_path / "broken.xml").write_text("<algo")
+    doctor = ("doctor", str(tmp_path), "--output-format", "github")
+    result = CliRunner().invoke(main, [*doctor, "--target", "rccl"])
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"::error file={tmp_path}/broken.xml,title=F504 start-fails::")
+    assert CliRunner().invoke(main, doctor).exit_code == 2  # without --target
+
+
 def test_annotations_hold_what_ends_others() -> None:
     error = Diagnostic(V206, (Place("a:b,c%.py", 3, 4, "rank 0"),), "x\ny", "50 %", "Mend it.")
     (line,) = annotation_lines("github", [error])

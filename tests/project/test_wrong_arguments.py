@@ -100,6 +100,14 @@ def test_what_is_loaded_is_a_text_or_a_path(what: Any) -> None:
         sley.load(what)
 
 
+def test_a_value_is_loaded_of_the_class_that_is_asked_for() -> None:
+    assert sley.load("ring-allreduce", sley.Program, ranks=2).ranks == 2
+    with pytest.raises(sley.SleyError, match=r"C307(?s:.*)a Plan\n(?s:.*)a Program\n"):
+        sley.load("ring-allreduce", sley.Plan, ranks=2)
+    with pytest.raises(sley.SleyError, match=r"C307(?s:.*)sley\.Program or sley\.Plan"):
+        sley.load("ring-allreduce", "plan", ranks=2)  # type: ignore[call-overload]
+
+
 def test_numbers_are_no_bools_and_do_not_overflow() -> None:
     with pytest.raises(sley.SleyError, match="R514"):
         sley.verify(PLAN, slots=True)

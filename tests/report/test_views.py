@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import IPython
 import pytest
+from IPython.core.formatters import HTMLFormatter
 
 import sley
 from sley.report import views
@@ -20,29 +23,18 @@ NDV4 = sley.topologies.ndv4()
 PLAN = sley.compile(RING, topology=NDV4)
 
 
-class Shell:
-    """A stand-in for IPython, which keeps the functions that make HTML of values."""
-
-    def __init__(self) -> None:
-        self.html: dict[type, Callable[[Any], str]] = {}
-        self.display_formatter = self
-        self.formatters = {"text/html": self}
-
-    def get_ipython(self) -> Shell:
-        return self
-
-    def for_type(self, kind: type, function: Callable[[Any], str]) -> None:
-        self.html[kind] = function
-
-
 @pytest.fixture
 def html(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
     """What a notebook shows of a value, once a name of sley has been used in it."""
-    shell = Shell()
-    monkeypatch.setitem(sys.modules, "IPython", shell)  # type: ignore[arg-type]
+    formatter = HTMLFormatter()
+    shell = SimpleNamespace(
+        display_formatter=SimpleNamespace(formatters={"text/html": formatter}),
+        compile=SimpleNamespace(format_code_name=lambda file: None),
+    )
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     monkeypatch.delitem(vars(sley), "compile", raising=False)
     assert callable(sley.compile)
-    return lambda value: shell.html[type(value)](value)
+    return formatter
 
 
 def test_texts_are_shown_as_they_are() -> None:
@@ -82,7 +74,7 @@ def test_pictures_are_those_of_the_command_line() -> None:
     assert sley.draw(PLAN, of="instructions").title == "ring-allreduce: instruction DAG"
     assert sley.draw(RING, rank=0).title.startswith("ring-allreduce: ")
     assert sley.draw(NDV4).title == "ndv4: topology"
-    assert sley.draw(PLAN, rank=0)._repr_svg_().rstrip().endswith("</svg>")
+    assert sley.draw(PLAN, rank=0).svg().rstrip().endswith(b"</svg>")
 
 
 @pytest.mark.parametrize("value", [PLAN, RING, NDV4])

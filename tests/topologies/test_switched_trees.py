@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import sley
 from sley import SleyError, Topology, topologies
-from sley.compiler.candidates import LeastTime
 from sley.compiler.synthesis import Synthesis, fastest, through_switches
 from sley.engine.devices import Executor, ThreadsDevice
 from sley.ir.fabric import LinkKind
@@ -75,7 +74,7 @@ def test_switched_trees_are_right(plain: Topology, lost: int, in_place: bool) ->
         # With fast blocks and memories, nothing but links takes time.
         fast = {f"{what}_block_GBps": 1e6 for what in ("nvlink", "pcie", "network", "local")}
         model = replace(topology.model, **fast, memory_GBps=1e7)
-        least = LeastTime.of(Simulator(plan, replace(topology, model=model)))
+        least = Simulator(plan, replace(topology, model=model)).least
         assert made.algbw_GBps == pytest.approx(1e-3 / least.us_per_byte)
 
 

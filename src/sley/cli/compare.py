@@ -42,11 +42,8 @@ def compare_command(
 ) -> None:
     """Simulate several plans side by side, without those that have errors.
 
-    Quote each WHAT together with its own options:
-
-    sley compare "ring-allreduce --instances 24" "hm-allreduce --schedule hpds" --topology ndv4:2
-
-    A collective (allreduce, ...) stands for all of its algorithms that fit the topology.
+    Quote each WHAT together with its own options. A collective (allreduce, ...) stands for all of
+    its algorithms that fit the topology.
 
     nccl-allreduce (nccl-allgather, ...) stands for NCCL's choice at each size.
     """

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from sley.algorithms import build
+from sley.cli.annotations import annotation_lines, output_format_option
 from sley.cli.options import (
     OWN,
     POSITIVE,
@@ -63,9 +64,15 @@ _LEFT = (0, 1, 3, 4)
 @click.option("--gpus", type=POSITIVE, help="Number of ranks on a node. [all]")
 @click.option("--root", type=Whole(0), help="Root of a rooted collective.")
 @place_option("Place of the calls. [both]")
+@output_format_option
 @json_option
 def doctor_command(
-    where: Path | None, target: str | None, in_place: bool | None, as_json: bool, **call: Any
+    where: Path | None,
+    target: str | None,
+    in_place: bool | None,
+    output_format: str | None,
+    as_json: bool,
+    **call: Any,
 ) -> None:
     """Show which files of DIR a runtime reads, which file runs for each call, and why.
 
@@ -74,6 +81,8 @@ def doctor_command(
     sley that no plan is for these ranks. Only there DIR may be left out. For a program, a script
     or a library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
     """
+    if output_format and (target in (None, OWN) or call["collective"]):
+        raise click.UsageError("--output-format is for DIR with the --target of a runtime")
     if target == OWN:
         for word in ("collective", "sizes"):
             if call[word]:
@@ -102,7 +111,10 @@ def doctor_command(
     right = all(one.is_right for one in decisions) and not examined.has_folder_problem
     right = right if decisions else not examined.problems
     ok = right and not impossible
-    if as_json:
+    if output_format:
+        for line in annotation_lines(output_format, examined.problems):
+            echo(line)
+    elif as_json:
         answers = {"calls": [one.to_json() for one in decisions]}
         refused = {"diagnostics": [one.to_json() for one in impossible]} if impossible else {}
         print_json({"ok": ok, **examined.to_json(), **answers, **refused})

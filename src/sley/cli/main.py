@@ -23,7 +23,7 @@ from sley.cli.exec import exec_command
 from sley.cli.groups import groups_command
 from sley.cli.import_schedule import import_command
 from sley.cli.lift import lift_command
-from sley.cli.output import CommandGroup, echo
+from sley.cli.output import Command, CommandGroup, echo
 from sley.cli.package import package_command
 from sley.cli.replan import replan_command
 from sley.cli.run import run_command
@@ -33,13 +33,6 @@ from sley.cli.topology import topology_command
 from sley.cli.tune import tune_command
 from sley.cli.verify import verify_command
 
-_EXAMPLES = (
-    ("prove and run an AllReduce on 4 processes", "sley run ring-allreduce --ranks 4 -b 1K -e 1M"),
-    ("predict its time on 8 GPUs", "sley simulate ring-allreduce --topology ndv4 -b 64M"),
-    ("find the fastest options", "sley choose ring-allreduce --topology ndv4"),
-    ("write it for a runtime", "sley compile ring-allreduce --ranks 8 -o ring.xml"),
-)
-
 
 class _Commands(CommandGroup):
     """The commands, in sections."""
@@ -48,12 +41,6 @@ class _Commands(CommandGroup):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(str(c.name), c.get_short_help_str(200)) for c in commands])
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Examples"):
-            for words, line in _EXAMPLES:
-                formatter.write(f"{'':{formatter.current_indent}}# {words}\n")
-                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
 @click.group(
@@ -70,7 +57,7 @@ def main() -> None:
     """
 
 
-@click.command("completion")
+@click.command("completion", cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(ctx: click.Context, shell: str) -> None:

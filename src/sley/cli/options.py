@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -220,12 +220,22 @@ class SizeType(click.ParamType[int]):
         return size
 
 
+PARAMETERS = ("ranks", "nodes", "gpus")
+"""Parameters of programs that have options; others are given by --arg."""
+
 _WORDS = "sley.words"
 """The key of a context's `meta` for the command's words, and for those that it got."""
 
 
 class PlanCommand(Command):
     """A command that takes WHAT; the words after ``--`` are for a Python file."""
+
+    sections: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys((*PARAMETERS, "root", "in_place", "arguments", "collective"), "WHAT"),
+        **dict.fromkeys(("values", "interpreter"), "Cost model"),
+        **dict.fromkeys(("output", "html", "plot", "trace_file", "verbose", "as_json"), "Output"),
+        **dict.fromkeys(COMPILER_OPTIONS, "Compiler"),
+    }
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = tuple(ctx.command_path.split()), tuple(args)
@@ -276,9 +286,6 @@ def _literal(text: str) -> object:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
-
-PARAMETERS = ("ranks", "nodes", "gpus")
-"""Parameters of programs that have options; others are given by --arg."""
 
 ARG = "--arg"
 """The option for an argument of a function in a Python file."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from rich.console import Console
@@ -27,8 +30,9 @@ from rich.progress import (
 )
 
 from sley.cli.annotations import SARIF, annotation_lines
+from sley.cli.examples import EXAMPLES
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable
-from sley.errors.compiler import C304, C306, C308
+from sley.errors.compiler import C304, C306, C308, C310
 from sley.errors.devices import K510
 from sley.errors.formats import F404, F460
 from sley.errors.language import L120
@@ -45,10 +49,10 @@ INTERRUPTED = 130
 WRONG, USAGE = 1, 2
 """The exit codes for a wrong program, plan, file or run, and for a wrong command line."""
 
-_NAMES = frozenset(rule.code for rule in (C304, C308, K510, L120, T604, T608))
+_NAMES = frozenset(rule.code for rule in (C304, C308, C310, K510, L120, T604, T608))
 _FILES = frozenset(rule.code for rule in (F404, F460))
 """Rules of the command line: values and names, which have a place if they stand in a file, and
-files that aren't there."""
+files that can't be read."""
 
 _NOTES = "sley.notes"
 """Where click's context keeps the remarks of a command."""
@@ -115,7 +119,14 @@ def _own_path(ctx: click.Context) -> str:
 
 
 class _Successors(click.Command):
-    """Answers an option that went with what replaces it."""
+    """Answers an option that went with what replaces it, and ends its help with examples."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if examples := EXAMPLES.get(ctx.command_path):
+            with formatter.section("Examples"):
+                for words, line in examples:
+                    formatter.write(f"{'':{formatter.current_indent}}# {words}\n")
+                    formatter.write(f"{'':{formatter.current_indent}}sley {line}\n")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -124,11 +135,33 @@ class _Successors(click.Command):
             if found := gone("option", error.option_name, _own_path(ctx)):
                 raise Gone(found) from None
             raise
+        except click.BadParameter as error:
+            wrong = re.match(r"'(.*)' is not one of (.*)\.", error.message)
+            if wrong and (hint := did_you_mean(wrong[1], re.findall("'(.*?)'", wrong[2]))):
+                error.message += f" {hint}"  # type: ignore[misc]  # click prints it
+            raise
 
 
 class Command(_Successors):
     """A command in which a SleyError becomes diagnostics and an exit code, and a warning a
-    remark."""
+    remark.
+
+    sections: titles for the help of options, by the option's parameter; it shows the others first.
+    """
+
+    sections: ClassVar[Mapping[str, str]] = {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"Options": []}
+        rows |= {title: [] for title in self.sections.values()}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row and isinstance(parameter, click.Option):
+                rows[self.sections.get(str(parameter.name), "Options")].append(row)
+        for title, own in rows.items():
+            if own:
+                with formatter.section(title):
+                    formatter.write_dl(own)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -163,7 +196,8 @@ class Command(_Successors):
 def _exit_code(error: SleyError) -> int:
     """USAGE for an error that the command line alone makes."""
     first = error.diagnostics[0]
-    is_usage = first.code in _FILES or (first.code in _NAMES and not first.places)
+    is_missing = first.found == os.strerror(errno.ENOENT)
+    is_usage = is_missing or first.code in _FILES or (first.code in _NAMES and not first.places)
     return USAGE if is_usage else WRONG
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypeVar
-
-import numpy as np
 
 from sley.compiler.options import Options
 from sley.compiler.pipeline import Phase, build
@@ -17,11 +15,10 @@ from sley.formats import files
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
 from sley.ir.program import Program
-from sley.ir.tables import NONE
 from sley.ir.topology import Topology
 from sley.ir.words import Allocation, Protocol, Schedule
 from sley.model.bounds import Bounds
-from sley.model.simulation import Simulator
+from sley.model.simulation import LeastTime, Simulator
 
 T = TypeVar("T")
 
@@ -57,49 +54,6 @@ class Series(NamedTuple):
     def shares_blocks(self) -> bool:
         """Whether connections share thread blocks, which takes most of the time of compiling."""
         return self.options[0].allocate is Allocation.STATE
-
-
-@dataclass(frozen=True)
-class LeastTime:
-    """A lower bound of the simulated time of a plan, from the load of its blocks and links.
-
-    The simulator moves no byte faster than the block's own rate, and no link carries more than its
-    capacity; so a plan takes at least the time of its busiest block and of its busiest link without
-    any waiting. This is linear in the size, and exact enough to save most simulations of large
-    sizes.
-
-    launch_us: the time before any byte moves. us_per_byte: the time for each byte of the size.
-    """
-
-    launch_us: float
-    us_per_byte: float
-
-    def __call__(self, size_bytes: int) -> float:
-        """Microseconds for a size."""
-        return self.launch_us + self.us_per_byte * size_bytes
-
-    @classmethod
-    def of(cls, simulator: Simulator) -> LeastTime:
-        """Of the simulator's plan on its topology."""
-        plan, c = simulator.plan, simulator.inputs
-        chunks = c.messages.astype(float) * c.chunks  # that an instruction moves
-        kinds = len(c.class_cap)
-        moving = c.kind != NONE
-        moved = np.bincount(c.kind[moving], chunks[moving], minlength=kinds)
-        if len(c.wire):
-            wire = c.wire[c.send_target]
-            sent = np.repeat(chunks, np.diff(c.send_offset))
-            second = wire != NONE
-            moved += np.bincount(wire[second], sent[second], minlength=kinds)
-        each = np.repeat(moved, np.diff(c.class_first)) * c.class_weight
-        load = np.bincount(c.class_resource, each, minlength=len(c.capacity))
-        work = np.bincount(plan.block, np.where(moving, chunks / c.class_cap[c.kind], 0.0))
-        us_per_chunk_byte = max(
-            float(work.max(initial=0.0)), float((load / c.capacity).max(initial=0.0))
-        )
-        collective, efficiency = plan.collective, simulator.topology.model.wire_efficiency
-        data = collective.blocks * collective.chunks * efficiency[plan.protocol]
-        return cls(c.launch_us, us_per_chunk_byte / data)
 
 
 class CandidateCompiler:
@@ -201,10 +155,10 @@ class Candidate:
         run = self.plan if target is None else target.simulated(self.plan)
         return Simulator(run, made.topology, interpreter=made.interpreter, bounds=made.bounds)
 
-    @cached_property
+    @property
     def least(self) -> LeastTime:
         """The lower bound of its times."""
-        return LeastTime.of(self.simulator)
+        return self.simulator.least
 
 
 def candidates(

@@ -160,8 +160,7 @@ class Choices:
 
     def show(self) -> Text:
         """The table of ranges as a text, as `sley choose` prints it."""
-        cells = [self._cells(place) for place in range(len(self.ranges))]
-        rows = [tuple(cells[0]), *(tuple(row.values()) for row in cells)]
+        rows = [tuple(self.rows[0]), *(tuple(row.values()) for row in self.rows)]
         runs = "an interpreter" if self.interpreter else "code generated for each plan"
         if self.target is not None:
             runs = f"for {self.target}: {runs}" + ", a slot a chunk" * self.interpreter
@@ -178,6 +177,11 @@ class Choices:
         if remark := blocks_text(most):
             head.append(f"# up to {most} blocks on a rank: {remark}; max_blocks limits them")
         return Text("\n".join([*head, *table_lines(rows, _LEFT), *self._runtimes()]))
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The words of the table, a row for each range, by column."""
+        return [self._cells(place) for place in range(len(self.ranges))]
 
     def _runtimes(self) -> list[str]:
         """The runtimes that can run each choice as a file; nothing if one was given."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from sley.algorithms import CATALOG, build, find
 from sley.errors import Place, did_you_mean, recognition, without_inner_frames
@@ -31,26 +31,62 @@ READABLE = (*recognition.PLANS, *recognition.PROGRAMS, *recognition.SCHEDULES)
 _SIZES = ("ranks", "nodes", "gpus", "nics")
 """The parameters of a text in ResCCLang, besides those of its header."""
 
+_Loaded = TypeVar("_Loaded", bound=Program | Plan | OneSidedPlan)
+
+
+@overload
+def load(
+    what: str | os.PathLike[str], /, *, script: Sequence[str] = ..., **arguments: Any
+) -> Any: ...
+
+
+@overload
+def load(
+    what: str | os.PathLike[str],
+    type: type[_Loaded],
+    /,
+    *,
+    script: Sequence[str] = ...,
+    **arguments: Any,
+) -> _Loaded: ...
+
 
 @without_inner_frames
 def load(
-    what: str | os.PathLike[str], /, *, script: Sequence[str] = (), **arguments: Any
-) -> Program | Plan | OneSidedPlan:
+    what: str | os.PathLike[str],
+    type: Any = object,
+    /,
+    *,
+    script: Sequence[str] = (),
+    **arguments: Any,
+) -> Any:
     """The program or the plan that `what` stands for.
 
     what: the name of an algorithm of the library, a Python file with a program (FILE.py, or
         FILE.py:NAME for one of several, and for a function that returns one), a script for
         msccl-tools, a text in ResCCLang, a synthesiser's schedule, or a file with a plan. What a
         file is, its content shows.
+    type: the class that it must have, Program, Plan or OneSidedPlan. Only with it do type checkers
+        know the class of a value that a file decides.
     script: the words after the file's name in `sys.argv`, for a Python file.
     arguments: those of the algorithm or the function; ranks, or nodes and gpus, and nics of a text,
         and other parameters of its header; collective and in_place of a schedule; collective,
         in_place, root and slots of a plan's file (`formats.read`). A script prints no plan: XML()
         and Json() have no effect.
-    Errors: C307, F404, F550, L120; L112 for arguments that `what` doesn't take, or lacks; those of
-    the languages, of schedules and of `formats.read`.
+    Errors: C307, also for a value of another class; F404, F550, L120; L112 for arguments that
+    `what` doesn't take, or lacks; those of the languages, of schedules and of `formats.read`.
     """
-    return Source.of(what, script).load(arguments)
+    if type not in (object, Program, Plan, OneSidedPlan):
+        raise C307.error(expected="sley.Program or sley.Plan", found=repr(type)[:60])
+    loaded = Source.of(what, script).load(arguments)
+    if not isinstance(loaded, type):
+        raise C307.error(
+            at=Place(os.fspath(what)),
+            expected=f"a {type.__name__}",
+            found=f"a {loaded.__class__.__name__}",
+            remedy="sley.compile makes a plan of a program, and sley.lift a program of a plan.",
+        )
+    return loaded
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,15 @@ def shortened(notes: list[str]) -> list[str]:
     return [*notes[: NOTES - 2], f"... {len(notes) - NOTES + 2} more"]
 
 
+def known_file(code: str) -> str:
+    """The file of a code object by the name under which its user knows it: a notebook's cell as
+    "Cell In[14]", which IPython keeps under another."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    cell = shell and shell.compile.format_code_name(code)
+    return " ".join(cell) if cell else code
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A place: a line of a file, a row of a plan, or both.
@@ -113,10 +122,14 @@ class Place:
     def __str__(self) -> str:
         text = self.file
         if self.line:
-            text += f":{self.line}"
+            text += self._line
         if self.column:
             text += f":{self.column}"
         return ", ".join(part for part in (text, self.detail) if part)
+
+    @property
+    def _line(self) -> str:
+        return f", line {self.line}" if self.file.startswith("Cell In[") else f":{self.line}"
 
     @property
     def callers(self) -> Iterator[Place]:
@@ -145,7 +158,7 @@ class Place:
     @property
     def short(self) -> str:
         """The line without folders: "ring.py:7"; empty without a file."""
-        return f"{PurePath(self.file).name}:{self.line}" if self.file else ""
+        return f"{PurePath(self.file).name}{self._line}" if self.file else ""
 
 
 @dataclass(frozen=True)
@@ -272,6 +285,15 @@ class SleyError(Exception):
     def code(self) -> str:
         """The code of the first diagnostic; "" without diagnostics."""
         return self.diagnostics[0].code if self.diagnostics else ""
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines of its traceback in IPython: without sley's frames, whatever raised it."""
+        for error in (self, self.__cause__):
+            if error is not None:
+                error.__traceback__ = _outer_frames(error.__traceback__)
+        shell = sys.modules["IPython"].get_ipython()
+        lines = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+        return list(lines)
 
     def __reduce__(self) -> tuple[type[SleyError], tuple[Sequence[Diagnostic] | str]]:
         return (type(self), (self.diagnostics or str(self),))

@@ -199,8 +199,8 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Refuses a path whose folder doesn't exist, before long work. Errors: F461."""
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
+    if not Path(path).absolute().parent.is_dir():
+        found = os.strerror(errno.ENOENT)
         raise F461.error(
-            at=Place(str(path)), expected="a file in a folder that exists", found=f"no {folder}"
+            at=Place(str(path)), expected="a file in a folder that exists", found=found
         )

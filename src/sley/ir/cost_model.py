@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sley.errors.topology import T602
 from sley.ir.fabric import LinkKind
@@ -38,6 +38,18 @@ class ByProtocol:
 
     def __str__(self) -> str:
         return f"LL {self.ll:.9g}, LL128 {self.ll128:.9g}, Simple {self.simple:.9g}"
+
+
+if TYPE_CHECKING:
+
+    class ByProtocolOrNumber:
+        """A ByProtocol in a field that also takes one number for all protocols."""
+
+        def __get__(self, owner: object, kind: type | None = None) -> ByProtocol: ...
+        def __set__(self, owner: object, value: ByProtocol | float) -> None: ...
+
+else:
+    ByProtocolOrNumber = ByProtocol
 
 
 LEAST_GBPS = 1e-6
@@ -159,16 +171,16 @@ class CostModel:
     """
 
     architecture: float = _number(80, least=1, whole=True, most=9999, origin="A100")
-    launch_us: ByProtocol = _number(6.6, 14.0, 8.4, origin="NCCL's tuner")
+    launch_us: ByProtocolOrNumber = _number(6.6, 14.0, 8.4, origin="NCCL's tuner")
     launch_gpus: float = _number(1, least=1, whole=True, most=1024, origin="a process a GPU")
     host_launch_us: float = _number(4.2, origin="measured, nccl-tests")
     network_call_us: float = _number(24.0, origin="fit, published tables")
-    nvlink_latency_us: ByProtocol = _number(0.6, 1.9, 3.4, origin="NCCL's tuner")
-    pcie_latency_us: ByProtocol = _number(1.0, 2.5, 5.7, origin="NCCL's tuner")
-    network_latency_us: ByProtocol = _number(2.7, 4.0, 14.0, origin="NCCL's tuner")
+    nvlink_latency_us: ByProtocolOrNumber = _number(0.6, 1.9, 3.4, origin="NCCL's tuner")
+    pcie_latency_us: ByProtocolOrNumber = _number(1.0, 2.5, 5.7, origin="NCCL's tuner")
+    network_latency_us: ByProtocolOrNumber = _number(2.7, 4.0, 14.0, origin="NCCL's tuner")
     post_share: float = _number(0.5, most=1.0, origin="assumption")
     post_us: float = _number(1.0, origin="NCCL's tuner")
-    posts: ByProtocol = _number(1, 1, 3, origin="NCCL's tuner")
+    posts: ByProtocolOrNumber = _number(1, 1, 3, origin="NCCL's tuner")
     proxy_us: float = _number(0.6, origin="measured, NVSHMEM")
     switch_latency_us: float = _number(8.3, origin="NCCL's tuner")
     switch_efficiency: float = _number(0.85, least=0.01, most=1.0, origin="NCCL's tuner")
@@ -178,19 +190,19 @@ class CostModel:
     local_block_GBps: float = _rate(20.0, origin="assumption")  # noqa: N815
     copy_share: float = _number(1.0, open_=True, most=1.0, origin="assumption")
     memory_GBps: float = _rate(1555.0, origin="data sheet, A100")  # noqa: N815
-    wire_efficiency: ByProtocol = _number(
+    wire_efficiency: ByProtocolOrNumber = _number(
         0.5, 120 / 128, 1.0, least=0.01, most=1.0, origin="protocol"
     )
-    tile_bytes: ByProtocol = _number(
+    tile_bytes: ByProtocolOrNumber = _number(
         32 * 2**10, 576_000, 2 * 2**20, open_=True, least=1e-6, origin="MSCCL"
     )
-    slices: ByProtocol = _number(1, 1, 2, open_=True, whole=True, most=16, origin="NCCL")
-    least_slice_bytes: ByProtocol = _number(
+    slices: ByProtocolOrNumber = _number(1, 1, 2, open_=True, whole=True, most=16, origin="NCCL")
+    least_slice_bytes: ByProtocolOrNumber = _number(
         4096, 38400, 16 * 2**10, open_=True, least=1e-6, origin="NCCL"
     )
     part_overhead_bytes: float = _number(0.0, origin="assumption")
     wait_us: float = _number(0.5, origin="assumption")
-    fence_share: ByProtocol = _number(0.0, 0.0, 1.0, most=1.0, origin="assumption")
+    fence_share: ByProtocolOrNumber = _number(0.0, 0.0, 1.0, most=1.0, origin="assumption")
     runs: float = _number(0, whole=True, most=1, origin="NCCL's kernels")
     block_us: float = _number(0.0, origin="assumption")
     decode_us: float = _number(0.0, origin="assumption")

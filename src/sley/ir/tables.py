@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache, cached_property
@@ -102,7 +102,7 @@ class Value:
         return hash((type(self), *(_hashable(getattr(self, f.name)) for f in fields(self))))
 
     def __repr__(self) -> str:
-        parts = [f"{f.name}={_brief(getattr(self, f.name))}" for f in fields(self)]
+        parts = [f"{f.name}={brief(getattr(self, f.name), repr)}" for f in fields(self)]
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[type[Value], tuple[Any, ...]]:
@@ -122,13 +122,14 @@ def _hashable(value: Any) -> Any:
     return value.shape, (value + 0.0 if value.dtype.kind == "f" else value).tobytes()
 
 
-def _brief(value: Any) -> str:
-    """A short text of a field: type and shape of an array, length of a table, six digits."""
+def brief(value: Any, text: Callable[[Any], str] = str) -> str:
+    """A short text of a field: type and shape of an array, length of a table, six digits; `text` of
+    other values."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape}"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return f"{len(value)} rows" if isinstance(value, Table) else repr(value)
+    return f"{len(value)} rows" if isinstance(value, Table) else text(value)
 
 
 _SHOWN_ROWS = 5
@@ -170,16 +171,23 @@ class Table(Value):
 
     def __repr__(self) -> str:
         """The names of the columns and the first rows."""
-        names = self.column_names()
-        columns = [self._cells(n, getattr(self, n)[:_SHOWN_ROWS]) for n in names]
-        shown = [["-" if v is None else str(v) for v in row] for row in zip(*columns, strict=True)]
-        widths = [max(map(len, cells)) for cells in zip(names, *shown, strict=True)]
+        shown = self.first(_SHOWN_ROWS)
+        widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
         lines = [
             "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-            for cells in (names, *shown)
+            for cells in shown
         ]
         more = ["..."] if len(self) > _SHOWN_ROWS else []
         return "\n  ".join([f"{type(self).__name__}({len(self)} rows)", *lines, *more])
+
+    def first(self, rows: int) -> list[list[str]]:
+        """The names of the columns, and the words of the first rows."""
+        names = self.column_names()
+        columns = [self._cells(n, getattr(self, n)[:rows]) for n in names]
+        return [
+            names,
+            *(["-" if v is None else brief(v) for v in c] for c in zip(*columns, strict=True)),
+        ]
 
     def to_dict(self) -> dict[str, list[Any]]:
         """The columns as lists: words for members of enumerations ("send", "scratch"), None for

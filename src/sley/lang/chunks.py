@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.errors import Place, counted, without_inner_frames
+from sley.errors import Place, counted, known_file, without_inner_frames
 from sley.errors.language import (
     L101,
     L102,
@@ -184,9 +184,12 @@ def program(
     compiler.
     """
     _check_collective(collective)
-    return lambda function: traced(
-        lambda: trace(collective, function, name=name, protocol=protocol)
-    )
+
+    @without_inner_frames
+    def decorated(function: Callable[[ChunkProgram], object]) -> Program:
+        return traced(lambda: trace(collective, function, name=name, protocol=protocol))
+
+    return decorated
 
 
 def _check_collective(collective: object) -> None:
@@ -212,7 +215,7 @@ def trace(
     p = ChunkProgram(collective)
     function(p)
     code = getattr(function, "__code__", None)
-    whole = Place(code.co_filename, code.co_firstlineno) if code else caller_place()
+    whole = Place(known_file(code.co_filename), code.co_firstlineno) if code else caller_place()
     return p.finish(name or name_of(getattr(function, "__name__", "program")), protocol, whole)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
-from sley.errors import Place, Rule, SleyError
+from sley.errors import Place, Rule, SleyError, known_file
 from sley.errors.language import L112
 from sley.ir.sources import Sources
 from sley.ir.tables import NONE, Table
@@ -85,7 +85,7 @@ def caller_place() -> Place:
 def _place(stack: Sequence[tuple[str, int]]) -> Place:
     place: Place | None = None
     for file, line in reversed(stack):
-        place = Place(file, line, caller=place)
+        place = Place(known_file(file), line, caller=place)
     assert place is not None
     return place
 
@@ -153,7 +153,7 @@ class Recorder:
             line=np.array([line for _, line in lines], np.int32),
             position=np.zeros(len(lines), np.int32),
             caller=np.array(callers, np.int32),
-            files=tuple(files),
+            files=tuple(map(known_file, files)),
             whole=whole,
         )
 

@@ -3,19 +3,22 @@ HTML, which Jupyter shows in place of the text."""
 
 from __future__ import annotations
 
-import base64
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from html import escape
-from typing import Literal
+from typing import Any, Literal
 
 from sley.errors import SleyError, without_inner_frames
 from sley.errors.report import P815
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
 from sley.ir.program import Program
+from sley.ir.sizes import size_text
+from sley.ir.tables import Table, Value, brief
 from sley.ir.topology import Topology
-from sley.model.simulation.result import Simulation
+from sley.model.simulation import Simulation, Simulator
+from sley.report.analysis import MOST_EXECUTIONS
 from sley.report.html import Page, html_report
 from sley.report.pictures import (
     Picture,
@@ -29,6 +32,7 @@ from sley.report.simulation import simulation_lines
 from sley.report.tables import Text, pipeline_table, plan_summary, plan_table, stage_table
 from sley.topologies.forests import Forest
 from sley.topologies.structure import link_classes
+from sley.verification import Proof
 
 
 @without_inner_frames
@@ -85,7 +89,7 @@ def draw(
     if isinstance(value, Forest):
         return tree_picture(value, rank or 0)
     if isinstance(value, Simulation):
-        return Page(html_report([value], title=value.plan.name))
+        return Page(html_report([_with_executions(value)], title=value.plan.name))
     if not isinstance(value, Plan):
         found = repr(value)[:60]
         raise P815.error(expected="a program, plan, topology, forest or simulation", found=found)
@@ -97,6 +101,9 @@ def draw(
 
 MOST_BYTES = 2**22
 """The largest page of a simulation inside a notebook, which is saved with it."""
+
+_ROWS = 10
+"""The rows that notebooks show of a table."""
 
 
 def value_html(value: Plan | Program | Topology) -> str:
@@ -117,10 +124,62 @@ def value_html(value: Plan | Program | Topology) -> str:
 
 def simulation_html(simulation: Simulation) -> str:
     """The report of a simulation in a frame of its own; its text if the page would be too large."""
-    page = html_report([simulation], title=simulation.plan.name)
-    if len(page) > MOST_BYTES:
-        return f"<pre>{escape(chr(10).join(simulation_lines(simulation)))}</pre>"
-    return _head(simulation) + Page(page)._repr_html_()
+    for shown in (_with_executions(simulation), simulation):
+        page = html_report([shown], title=shown.plan.name)
+        if len(page) <= MOST_BYTES:
+            return _head(shown) + Page(page)._repr_html_()
+    return text_html("\n".join(simulation_lines(simulation)))
+
+
+def _with_executions(s: Simulation) -> Simulation:
+    """The simulation with the executions that the timeline shows, if they are few; as it is, if it
+    ran beside others, whose load can't be simulated again."""
+    if s.executions is not None or s.measured or s.stretch != 1.0:
+        return s
+    if s.tiles * len(s.plan.instructions) > MOST_EXECUTIONS:
+        return s
+    again = Simulator(s.plan, s.topology, interpreter=s.interpreter, executions=True)(s.size_bytes)
+    return replace(s, executions=again.executions) if again.time_us == s.time_us else s
+
+
+def table_html(table: Table) -> str:
+    """The first rows of a table."""
+    rows = table.first(_ROWS)
+    return _head(f"{type(table).__name__}({len(table)} rows)") + _table(
+        rows + [["..."]] * (len(table) > _ROWS), has_names=True
+    )
+
+
+def fields_html(value: Any) -> str:
+    """A value's fields."""
+    return _head(value) + _table(_cells(value).items())
+
+
+def proof_html(proof: Proof) -> str:
+    """What is proven, and for which calls."""
+    return _head(proof) + text_html(proof.holds)
+
+
+def text_html(text: str) -> str:
+    """A text as it is."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def choices_html(choices: Any) -> str:
+    """The table of ranges."""
+    return _head(choices) + _rows_html(choices.rows)
+
+
+def list_html(values: list[Any]) -> str | None:
+    """A table with a row for each simulation, measurement or other value of one kind that sley
+    returned; nothing for another list."""
+    if type(values) is not list:  # whose own HTML this function hides
+        own = getattr(values, "_repr_html_", None)
+        return own() if own else None
+    kinds = {type(value) for value in values}
+    if len(kinds) != 1 or not _has_fields(kinds.pop()):
+        return None
+    return _rows_html([_cells(value) for value in values])
 
 
 def register() -> None:
@@ -129,13 +188,57 @@ def register() -> None:
     if shell is None:
         return
     html = shell.display_formatter.formatters["text/html"]
-    for kind in (Plan, Program, Topology):
-        html.for_type(kind, value_html)
-    html.for_type(Simulation, simulation_html)
+    for kind, function in {
+        Plan: value_html,
+        Program: value_html,
+        Topology: value_html,
+        Simulation: simulation_html,
+        Table: table_html,
+        Value: fields_html,
+        Proof: proof_html,
+        Text: text_html,
+        list: list_html,
+    }.items():
+        html.for_type(kind, function)
+    for module, names in _FURTHER.items():  # of rooms above, or not always imported
+        for name in names.split():
+            function = choices_html if name == "Choices" else fields_html
+            html.for_type_by_name(module, name, function)
+
+
+_FURTHER = {
+    "sley.communicator.stats": "CallStats",
+    "sley.compiler.choices": "Choices Choice Prediction RunnerUp",
+    "sley.engine.measure": "Measurement",
+    "sley.ir.cost_model": "CostModel",
+    "sley.model.bounds.bounds": "Bound",
+}
+
+
+def _has_fields(kind: type) -> bool:
+    """Whether it is a class of sley with fields."""
+    own = kind.__module__.startswith("sley.")
+    return own and (is_dataclass(kind) or hasattr(kind, "_fields"))
+
+
+def _cells(value: Any) -> dict[str, str]:
+    """The fields of a value in words, by name; of a simulation what tells it from others."""
+    if isinstance(value, Simulation):
+        return {
+            "plan": value.plan.name,
+            "topology": value.topology.name,
+            "size": size_text(value.size_bytes),
+            "time us": f"{value.time_us:.1f}",
+            "algbw GB/s": f"{value.algbw_GBps:.2f}",
+            "busbw GB/s": f"{value.busbw_GBps:.2f}",
+            "of bound": f"{value.of_bound:.1%}",
+        }
+    names = getattr(value, "_fields", None) or [f.name for f in fields(value)]
+    return {name.replace("_", " "): brief(getattr(value, name)) for name in names}
 
 
 def _head(value: object) -> str:
-    return f"<div><b>{escape(repr(value))}</b></div>"
+    return f"<div><b>{escape(value if isinstance(value, str) else repr(value))}</b></div>"
 
 
 def _words(value: object) -> str:
@@ -144,18 +247,23 @@ def _words(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> str:
-    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+def _rows_html(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table with the names of its columns."""
+    return _table([list(rows[0]), *(list(row.values()) for row in rows)], has_names=True)
+
+
+def _table(rows: Iterable[Iterable[str]], has_names: bool = False) -> str:
+    """has_names: whether the first row has the columns' names."""
+    lines = []
+    for number, row in enumerate(rows):
+        tag = "th" if has_names and not number else "td"
+        lines.append("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row))
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _drawing(value: Plan | Program | Topology) -> str:
-    """A picture as an image that shares no names with its page; "" if it can't be drawn."""
+    """Its picture; "" if it can't be drawn."""
     try:
-        picture = draw(value)
-        assert isinstance(picture, Picture)  # only a simulation is a page
-        image = base64.b64encode(picture.svg()).decode()
+        return draw(value)._repr_html_()
     except (SleyError, ImportError):  # too large to be read, or there is no matplotlib
         return ""
-    source = f'src="data:image/svg+xml;base64,{image}"'
-    return f'<img alt="{escape(picture.title)}" style="max-width:100%" {source}>'

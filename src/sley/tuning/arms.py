@@ -19,7 +19,7 @@ import numpy as np
 from sley.algorithms import CATALOG
 from sley.communicator.selection.policy import program_of
 from sley.compiler import Options, compile
-from sley.compiler.candidates import LeastTime, candidates
+from sley.compiler.candidates import candidates
 from sley.compiler.space import INSTANCES, Space
 from sley.errors import SleyError, check_name
 from sley.errors.tuning import D921
@@ -30,7 +30,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import FIFO_PROTOCOLS, Allocation, Protocol, Schedule
 from sley.model.nccl import choice as nccl
 from sley.model.nccl.choice import as_run, tiled
-from sley.model.simulation import Simulator
+from sley.model.simulation import LeastTime, Simulator
 from sley.model.simulation.inputs import Tiling
 from sley.topologies import link_rings
 from sley.topologies.graph import graph_text
@@ -152,7 +152,7 @@ class Arms:
                 plans[whole] = compile(program, topology=topology, verify=is_first, **whole.options)
                 verified.add(whole.name)
             if whole not in least:
-                least[whole] = LeastTime.of(Simulator(plans[whole], topology))
+                least[whole] = Simulator(plans[whole], topology).least
             shares = theirs.get(recipe, (1.0, 1.0))
             rows.append(Arm(len(rows), recipe, plans[whole], least[whole], shares))
         return cls(collective, topology, topology, nodes, gpus, tuple(rows), actions)

@@ -7,6 +7,8 @@ from functools import cache
 from itertools import cycle, islice, repeat
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import sley
 from sley.algorithms import CATALOG, build
@@ -88,3 +90,39 @@ def test_no_simulation_on_large_clusters_is_faster_than_the_bound(
     name: str, nodes: int, way: str
 ) -> None:
     check(name, nodes, repeat(way), repeat(SIZES))
+
+
+@st.composite
+def uneven(draw: st.DrawFn) -> Topology:
+    """A ring, perhaps of one direction, with further links, some several times; each at a rate of
+    its own."""
+    ranks = draw(st.integers(3, 5))
+    pairs = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    ends = st.lists(st.integers(0, ranks - 1), min_size=2, max_size=2, unique=True).map(tuple)
+    pairs += draw(st.lists(ends, max_size=ranks))
+    found = Topology.from_links("uneven", ranks, pairs, both_ways=draw(st.booleans()), GBps=20.0)
+    rates = st.sampled_from([1.0, 0.7, 0.5, 0.1])
+    for src, dst in sorted({*zip(found.links.src.tolist(), found.links.dst.tolist(), strict=True)}):
+        if (share := draw(rates)) < 1:
+            found = found.degraded(f"gpu{src}-gpu{dst}@0", share)
+    return found
+
+
+SLOW_LINK = Topology.from_links(
+    "slow link", 4, [(0, 1), (1, 0), (1, 2), (2, 3), (3, 0)], both_ways=False, GBps=20.0
+).degraded("gpu1-gpu2@0", 0.1)
+
+
+@settings(deadline=None, max_examples=12)
+@given(uneven(), st.sampled_from(["allgather", "reducescatter", "allreduce", "alltoall"]))
+@example(SLOW_LINK, "alltoall")
+def test_no_simulation_on_uneven_links_is_faster_than_the_bound(
+    topology: Topology, collective: str
+) -> None:
+    """Long calls, too, which are extrapolated."""
+    program = sley.synthesize(collective, topology, in_place=True)
+    simulator = Simulator(sley.compile(program, topology=topology, verify=False))
+    for size in ("64K", "4M", "1G", "16G"):
+        found = simulator(size)
+        assert found.time_us >= found.bound.time_us, f"{size}: {found.bound.reason}"
+        assert found.time_us >= simulator.least(found.size_bytes) * (1 - 1e-12)

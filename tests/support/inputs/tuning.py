@@ -4,7 +4,6 @@ import numpy as np
 
 from sley.communicator.selection.policy import program_of
 from sley.compiler import compile
-from sley.compiler.candidates import LeastTime
 from sley.model.nccl import choice as nccl
 from sley.model.simulation import Simulator
 from sley.tuning import Arms, Noise
@@ -84,6 +83,6 @@ def arms_among(collective, topology, recipes, sizes):
     for recipe, share in shares.items():
         program = program_of(recipe, *grid, in_place=IN_PLACE[collective])
         plan = compile(program, topology=topology, **recipe.options)
-        least = LeastTime.of(Simulator(plan, topology))
+        least = Simulator(plan, topology).least
         rows.append(Arm(len(rows), recipe, plan, least, share))
     return Arms(collective, topology, topology, *grid, tuple(rows), "all")

@@ -184,12 +184,15 @@ class Simulation(Value):
     stretch: float = 1.0
     measured: bool = False
 
-    def extended(self, shorter: Simulation, factor: float, tiles: int) -> Simulation:
+    def extended(
+        self, shorter: Simulation, factor: float, tiles: int, least_us: float
+    ) -> Simulation:
         """This run with more tiles, `tiles` in all, which take `factor` times as long as those that
-        it has more than a shorter run."""
+        it has more than a shorter run. least_us: the least time of these."""
+        slower = max(1.0, least_us / max(self.time_us - shorter.time_us, 1e-12))
 
-        def longer(name: str, ours: Any, theirs: Any) -> Any:
-            return getattr(ours, name) + factor * (getattr(ours, name) - getattr(theirs, name))
+        def longer(name: str, ours: Any, theirs: Any, times: float = factor * slower) -> Any:
+            return getattr(ours, name) + times * (getattr(ours, name) - getattr(theirs, name))
 
         time_us = longer("time_us", self, shorter)
         stretch = (time_us - self.launch_us) / max(self.time_us - self.launch_us, 1e-12)
@@ -205,7 +208,7 @@ class Simulation(Value):
             time_us=time_us,
             blocks=BlockTimes(**{n: longer(n, self.blocks, shorter.blocks) for n in columns}),
             links=LinkLoad(
-                longer("moved_bytes", links, shorter.links),
+                longer("moved_bytes", links, shorter.links, factor),
                 links.bin_us * stretch,
                 links.load_GBps,
             ),

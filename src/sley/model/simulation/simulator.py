@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -24,6 +25,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import MAX_NUMBER, is_integer
 from sley.model.bounds import Bounds
 from sley.model.simulation.inputs import LoopInputs, Tiling, choose_topology
+from sley.model.simulation.least import LeastTime
 from sley.model.simulation.result import BlockTimes, Cause, LinkLoad, Simulation, TileExecutions
 
 if TYPE_CHECKING:
@@ -96,9 +98,18 @@ class Simulator:
             ]
         few, many = self._steady[cut.tile_bytes]
         many = replace(many, size_bytes=size_bytes, bound=self._bounds.at(size_bytes))
-        # LONG - STEADY tiles took many - few, and so do as many further ones.
+        # LONG - STEADY tiles took many - few, and so do as many further ones. If what comes behind
+        # a slow link has become shorter meanwhile, that can't go on: not below the link's own time.
         further = (cut.tiles - 1 + cut.last_bytes / cut.tile_bytes - LONG) / (LONG - STEADY)
-        return many.extended(few, further, cut.tiles)
+        c = self.plan.collective
+        more_bytes = (LONG - STEADY) * cut.tile_bytes * c.blocks * c.chunks
+        return many.extended(few, further, cut.tiles, self.least.us_per_byte * more_bytes)
+
+    @cached_property
+    def least(self) -> LeastTime:
+        """The lower bound of the times."""
+        efficiency = self.topology.model.wire_efficiency[self.plan.protocol]
+        return LeastTime.of(self.plan, self.inputs, efficiency)
 
     def _run(self, size_bytes: int, cut: Tiling) -> Simulation:
         """The simulation of all of these tiles. Errors: V203, S705."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -238,8 +240,11 @@ class Picture:
         suffix = check_suffix(path)
         write_file(path, {".svg": self.svg, ".png": self.png, ".pdf": self.pdf}[suffix]())
 
-    def _repr_svg_(self) -> str:
-        return self.svg().decode()
+    def _repr_html_(self) -> str:
+        """An image that shares no names with its page, and is no wider."""
+        image = base64.b64encode(self.svg()).decode()
+        source = f'src="data:image/svg+xml;base64,{image}"'
+        return f'<img alt="{escape(self.title)}" style="max-width:100%" {source}>'
 
     def svg(self) -> bytes:
         """The picture as SVG: the same bytes for the same picture."""
