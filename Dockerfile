@@ -4,7 +4,7 @@
 #     docker run --rm --shm-size=1g sley run ring-allreduce --ranks 2
 #
 # EXTRAS adds extras, as --build-arg EXTRAS=[pictures,ucx]. The stage `development` has what a clone
-# needs; .devcontainer uses it. Its steps run in a root of Debian in tests/project/test_images.py.
+# needs; .devcontainer uses it. Its steps run in a root of Debian in tests/project/test_releases.py.
 
 FROM debian:trixie-slim AS base
 RUN apt-get update \

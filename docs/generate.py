@@ -1,4 +1,5 @@
-"""Write the pages that come from the code: data-model.md, nccl-functions.md and those in errors/.
+"""Write the pages that come from the code: data-model.md, nccl-functions.md and those in errors/;
+and from files beside docs/: install.md, examples.md, changes.md and contributing.md.
 
     python docs/generate.py [FOLDER]    write them into the folder, by default the one of this file
 
@@ -15,6 +16,7 @@ import inspect
 import pkgutil
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
@@ -352,6 +354,45 @@ def nccl_functions() -> str:
     return finished([*lines, *table(("field", "type", "NCCL from", "what sley does"), fields)])
 
 
+ROOT = Path(__file__).resolve().parents[1]
+
+# The page that shows each file, for links between them.
+SHOWN = {
+    "README.md": "install.md",
+    "examples/README.md": "examples.md",
+    "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
+
+
+def shown(file: str) -> str:
+    """The text of a file beside docs/, with the links of a page in docs/."""
+    text = (ROOT / file).read_text("utf-8")
+    text = re.sub(r"\]\((?:\.\./)?docs/", "](", text)
+    for name, page in SHOWN.items():
+        text = text.replace(f"]({name})", f"]({page})")
+    return text
+
+
+def install() -> str:
+    """The parts of the README from which a reader installs sley and writes a first program."""
+    readme = shown("README.md")
+    setup = readme.partition("\n## Try it\n")[2].partition("\n## ")[0]
+    example = readme[readme.index("```python") :].partition("\n![")[0]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    head = f"# Install and first minute\n\nVersion {version}; [changes](changes.md)."
+    return finished([head, setup, "## The first minute", "", example])
+
+
+def examples() -> str:
+    """The list of the examples, each with its file."""
+    lines = [re.sub(r"\]\((\w+)\.py\)", r"](#\1)", shown("examples/README.md"))]
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        lines += ["", f"## {path.stem} {{ #{path.stem} }}", ""]
+        lines += [f'```python title="{path.name}"', path.read_text("utf-8").rstrip(), "```"]
+    return finished(lines)
+
+
 def finished(lines: list[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
@@ -359,7 +400,15 @@ def finished(lines: list[str]) -> str:
 def main(arguments: list[str]) -> None:
     folder = Path(arguments[0]) if arguments else Path(__file__).resolve().parent
     (folder / "errors").mkdir(parents=True, exist_ok=True)
-    pages = {"data-model.md": data_model(), "nccl-functions.md": nccl_functions(), **error_pages()}
+    pages = {
+        "data-model.md": data_model(),
+        "nccl-functions.md": nccl_functions(),
+        "install.md": install(),
+        "examples.md": examples(),
+        "changes.md": shown("CHANGELOG.md"),
+        "contributing.md": shown("CONTRIBUTING.md"),
+        **error_pages(),
+    }
     for name, content in pages.items():
         (folder / name).write_text(content, "utf-8")
 

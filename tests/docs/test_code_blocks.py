@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from support.checks.pages import WrongPageError, blocks, run_page, update_page
+from support.checks.pages import WrongPageError, blocks, committed, run_page, update_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path
-    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    for path in committed(ROOT)
     if any(block.word in ("python", "console") for block in blocks(path.read_text("utf-8")))
 )
 
@@ -95,6 +95,16 @@ def test_console_blocks_are_run(tmp_path: Path) -> None:
 
 def test_other_commands_are_not_run(tmp_path: Path) -> None:
     assert run("~~~console\n$ make demo\n~~~\n", tmp_path) == 0
+
+
+def test_a_block_with_a_title_is_a_file_that_commands_run(tmp_path: Path) -> None:
+    file = '~~~python title="own.py"\nprint(1)\n~~~\n~~~text\n2\n~~~\n'
+    page = f"{file}~~~console\n$ python own.py\n1\n~~~\n"
+    assert run(page, tmp_path) == 1
+    assert (tmp_path / "own.py").read_text() == "print(1)\n"
+    with pytest.raises(WrongPageError, match="it printed:\n1"):
+        run(page.replace("own.py\n1", "own.py\n3"), tmp_path)
+    assert run(page.replace("$ python own", "$ python other"), tmp_path) == 0
 
 
 def test_a_block_without_end_is_an_error(tmp_path: Path) -> None:

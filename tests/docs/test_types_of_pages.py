@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.checks.pages import blocks
+from support.checks.pages import blocks, committed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ def code_of(page: Path) -> str:
     """The Python code of a page, on the page's own lines."""
     lines: list[str] = []
     for block in blocks(page.read_text("utf-8")):
-        if block.word == "python":
+        if block.word == "python" and not block.file:
             lines += [""] * (block.line - len(lines)) + block.text.splitlines()
     return "\n".join(lines) + "\n"
 
@@ -43,9 +43,12 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "users").mkdir()
     (folder / "users/__init__.py").touch()
     texts = {path.name: path.read_text("utf-8") for path in (ROOT / "examples").glob("*.py")}
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in committed(ROOT):
         name = "_".join(page.relative_to(ROOT).with_suffix("").parts).replace("-", "_")
         texts[f"{name}.py"] = code_of(page)
+        for block in blocks(page.read_text("utf-8")):
+            if block.file.endswith(".py") and "from msccl" not in block.text:
+                texts[f"{name}_{block.file}"] = block.text + "\n"
     for name, text in texts.items():
         if text.strip():
             (folder / "users" / name).write_text(text, "utf-8")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import sley
+from support.checks.pages import committed
 from support.processes.forked import PROCESSES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +56,7 @@ def found(name: str) -> Any:
     return here
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in committed(ROOT) if page.parent != ROOT / "docs/decisions"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = r"errors/\w+|data-model|nccl-functions"
+PAGES = r"errors/\w+|data-model|nccl-functions|install|examples|changes|contributing"
 LINK = re.compile(rf"\]\((?:\.\./|docs/)*((?:{PAGES})\.md)(?:#([\w-]+))?\)")
 
 

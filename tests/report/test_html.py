@@ -229,6 +229,22 @@ def test_the_page_of_many_gpus_opens_with_all_figures(tmp_path, nodes, most_byte
     assert drawn(page)["timeline"] == own.sum()
 
 
+def test_the_page_fits_a_phone(tmp_path):
+    page = html_report([ring_simulation()] * 2, title="a rather long title of two simulations")
+    told = (
+        "<script>addEventListener('load', () => setTimeout(() => { const root = "
+        "document.documentElement; root.dataset.told = [innerWidth, root.scrollWidth, "
+        "document.querySelector('header').offsetHeight, ...[...document.querySelectorAll("
+        "'.scroll')].map((e) => e.offsetWidth)]; }))</script></body>"
+    )
+    (tmp_path / "page.html").write_text(page.replace("</body>", told))
+    found = open_page(tmp_path / "page.html", tmp_path, width=500).page("data-told")
+    inner, whole, head, *scrolled = map(int, found.split(","))
+    assert whole <= inner == 500
+    assert head < 150
+    assert max(scrolled) < inner
+
+
 def test_controls_change_what_the_page_draws(tmp_path):
     """Choosing, colouring, filtering, zooming, dragging and hovering, one after the other."""
     script = """

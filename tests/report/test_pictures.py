@@ -377,6 +377,18 @@ def test_every_vertex_link_and_rate_is_drawn(name: str) -> None:
     check_readable(picture)
 
 
+def test_many_nodes_continue_in_rows_below_a_network_of_their_own() -> None:
+    topology = sley.topologies.ndv4(5)
+    picture = topology_picture(topology)
+    assert picture.width < 18.2
+    assert len(set(ids(picture, "vertex"))) == len(topology.vertices) == len(ids(picture, "vertex"))
+    assert len(ids(picture, "link")) == len(topology.links) / 2
+    assert [box.text for box in picture.boxes].count(("network 0",)) == 3
+    frames = {(frame.x, frame.y) for frame in picture.grounds}
+    assert (len({x for x, _ in frames}), len({y for _, y in frames})) == (2, 3)
+    check_readable(picture)
+
+
 def test_labels_show_different_rates_of_both_directions() -> None:
     picture = topology_picture(boards())
     labels = [box.text[0] for box in picture.boxes if box.text and not box.id]

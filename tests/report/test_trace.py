@@ -32,7 +32,7 @@ def test_events_have_the_fields_of_the_format(simulation):
     assert made["displayTimeUnit"] == "ns"
     times = [e["ts"] for e in made["traceEvents"]]
     assert times == sorted(times)
-    assert {e["ph"] for e in made["traceEvents"]} == {"M", "X", "C"}
+    assert {e["ph"] for e in made["traceEvents"]} == {"M", "X", "C", "s", "f"}
     for event in made["traceEvents"]:
         assert {"name", "ph", "pid", "tid", "ts", "args"} <= set(event)
         assert all(type(event[key]) is int for key in ("pid", "tid"))
@@ -81,6 +81,35 @@ def test_an_execution_names_tile_line_and_cause():
     assert last["args"]["line"] == "ring_program.py:13"
     assert last["args"]["tile"] == 1
     assert last["args"]["waited_for"] == "message"
+
+
+def test_an_arrow_leads_from_each_send_to_the_receive_of_its_message(simulation):
+    def slices(event):
+        return [
+            e
+            for e in events(simulation, "X")
+            if (e["pid"], e["tid"], e["ts"]) == (event["pid"], event["tid"], event["ts"])
+            and e["cat"].startswith("move")
+        ]
+
+    starts = {e["id"]: e for e in events(simulation, "s")}
+    ends = {e["id"]: e for e in events(simulation, "f")}
+    plan = simulation.plan
+    assert starts.keys() == ends.keys()
+    assert len(starts) == simulation.tiles * (plan.instructions.send_peer >= 0).sum()
+    for number, start in starts.items():
+        (send,), (receive,) = slices(start), slices(ends[number])
+        assert send["args"]["tile"] == receive["args"]["tile"]
+        assert "send" in send["name"]
+        assert receive["name"].startswith("recv")
+        assert start["ts"] <= ends[number]["ts"]
+        row = next(
+            row
+            for row in range(len(plan.instructions))
+            if (plan.rank[row], plan.block_number[plan.block[row]], plan.step[row])
+            == (send["pid"], send["tid"], send["args"]["step"])
+        )
+        assert plan.instructions.send_peer[row] == ends[number]["pid"]
 
 
 def test_counters_have_the_load_of_links(simulation):

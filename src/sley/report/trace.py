@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from sley.errors.report import P810
-from sley.ir.tables import BoolArray
+from sley.ir.connections import Messages
+from sley.ir.tables import BoolArray, by_key
 from sley.model.simulation.result import Cause, Simulation, TileExecutions
 from sley.report.analysis import alike_ranks, block_name, on_path, op_name
 from sley.report.simulation import busiest_links
@@ -17,12 +18,12 @@ from sley.report.simulation import busiest_links
 Event = dict[str, Any]
 
 MOST_EXECUTIONS = 100_000
-"""The most executions in a trace, apart from the critical path: about 40 MB."""
+"""The most executions in a trace, apart from the critical path: about 60 MB."""
 
 MOST_LINKS = 400
 """The most links with a counter in a trace that leaves executions out."""
 
-_ORDER = {"M": 0, "C": 1, "X": 2}
+_ORDER = {"M": 0, "C": 1, "X": 2, "s": 3, "f": 4}
 
 
 def trace(simulation: Simulation, most: int = MOST_EXECUTIONS) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def trace(simulation: Simulation, most: int = MOST_EXECUTIONS) -> dict[str, Any]
 
     A process is a rank, a thread is a thread block; times are in us. Each execution has a slice of
     category `move` while it moves data, and one of category `wait` from its turn until then; the
-    slices of the critical path also have the category `critical`. The process after the last rank
+    slices of the critical path also have the category `critical`. A flow of category `message`
+    leads from each slice that sends to the one that receives. The process after the last rank
     has a counter in GB/s for each link that carries data.
     Errors: P810 for a simulation without executions.
     """
@@ -48,9 +50,11 @@ def trace(simulation: Simulation, most: int = MOST_EXECUTIONS) -> dict[str, Any]
     shown = np.flatnonzero(has)
     left_out = len(e) - len(shown)
     links = busiest_links(simulation)
+    part = TileExecutions(*(getattr(e, n)[shown] for n in e.column_names()))
     events = [
-        *_names(simulation, np.unique(simulation.plan.block[e.instruction[shown]]).tolist()),
-        *_slices(simulation, TileExecutions(*(getattr(e, n)[shown] for n in e.column_names()))),
+        *_names(simulation, np.unique(simulation.plan.block[part.instruction]).tolist()),
+        *_slices(simulation, part),
+        *_flows(simulation, part),
         *_counters(simulation, sorted(links[:MOST_LINKS] if left_out else links)),
     ]
     # The format requires that a slice comes before those that it encloses.
@@ -132,6 +136,30 @@ def _slices(s: Simulation, e: TileExecutions) -> list[Event]:
         name = op_name(int(plan.instructions.op[row]))
         move: Event = {"name": name, "cat": f"move{also}", **place}
         events.append({**move, "ts": start, "dur": max(end - start, 0.0), "args": args})
+    return events
+
+
+def _flows(s: Simulation, e: TileExecutions) -> list[Event]:
+    """An arrow for each message between two of these executions."""
+    plan, messages = s.plan, Messages.of(s.plan)
+    at = {
+        pair: row
+        for row, pair in enumerate(zip(e.instruction.tolist(), e.tile.tolist(), strict=True))
+    }
+    sends = by_key(zip(messages.receive.tolist(), messages.send.tolist(), strict=True))
+    events: list[Event] = []
+    for (receive, tile), row in at.items():
+        for send in sends.get(receive, []):
+            if (send, tile) not in at:
+                continue
+            number = len(events) // 2
+            for phase, one in (("s", at[send, tile]), ("f", row)):
+                block = plan.block[e.instruction[one]]
+                place = {"pid": int(plan.block_rank[block]), "tid": int(plan.block_number[block])}
+                flow: Event = {"name": "message", "cat": "message", "ph": phase, "id": number}
+                # An arrow's end belongs to the slice around it: without "bp", to the next one.
+                end = {"bp": "e"} if phase == "f" else {}
+                events.append({**flow, **end, **place, "ts": float(e.start_us[one]), "args": {}})
     return events
 
 

@@ -45,9 +45,9 @@ class Opened:
         return unescape(re.sub(r"<[^>]*>", " ", found[2])) if found else ""
 
 
-def open_page(page: Path, folder: Path, fragment: str = "") -> Opened:
-    """A page in a headless Chromium after five seconds of virtual time; skips the test without
-    Chromium."""
+def open_page(page: Path, folder: Path, fragment: str = "", width: int = 1366) -> Opened:
+    """A page in a headless Chromium of this width in pixels after five seconds of virtual time;
+    skips the test without Chromium."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the path")
@@ -57,7 +57,7 @@ def open_page(page: Path, folder: Path, fragment: str = "") -> Opened:
         "--no-sandbox",
         "--disable-gpu",
         "--no-first-run",
-        "--window-size=1366,768",
+        f"--window-size={width},768",
         f"--user-data-dir={folder / 'profile'}",
         "--virtual-time-budget=5000",
         "--enable-logging=stderr",

@@ -2,8 +2,8 @@
 
 Blocks are fenced with three backticks and a word. Two HTML comments, on a line before a block,
 change its test: ``<!-- not compared -->`` (the output varies, as timings do) and ``<!-- exit code 1
--->`` (the last command of a console block ends with that code). A page shows the folder in which
-its code runs as /here.
+-->`` (the last command of a console block ends with that code). A block with a title, the name of
+a file, is written to it instead. A page shows the folder in which its code runs as /here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ from typing import Any
 import sley.cli
 from support.processes.forked import PROCESSES
 
-FENCE = re.compile(r"^```(\w*)[^`]*$")
+FENCE = re.compile(r'^```(\w*)(?: title="([^"`]+)")?[^`]*$')
 COMMENT = re.compile(r"^<!--\s*(.*?)\s*-->$")
 EXIT_CODE = re.compile(r"exit code (\d+)")
 NOT_COMPARED = "not compared"
+
+_PROGRAMS = {
+    "python": [sys.executable],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+}
+"""What runs a page's files, by its name in a console block."""
 
 _PATIENCE_S = 300.0
 
@@ -39,7 +45,8 @@ _HERE = "/here"
 class Block:
     """A fenced block: its word, the line of its opening fence, its text, the comments before it.
 
-    follows: whether only blank lines and comments separate it from the block before.
+    file: the title, which is the name of the file that the block shows; or "". follows: whether
+    only blank lines and comments separate it from the block before.
     """
 
     word: str
@@ -47,6 +54,7 @@ class Block:
     text: str
     comments: tuple[str, ...]
     follows: bool
+    file: str = ""
 
 
 @dataclass
@@ -75,21 +83,31 @@ class WrongOutputError(WrongPageError):
         self.printed = list(_lines(printed))
 
 
+def committed(root: Path) -> list[Path]:
+    """README and the pages of docs/, without those that docs/generate.py writes, which git
+    ignores."""
+    ignored = (root / ".gitignore").read_text("utf-8").splitlines()
+    made = [root / line[1:] for line in ignored if line.startswith("/docs/")]
+    pages = sorted((root / "docs").rglob("*.md"))
+    return [root / "README.md", *(p for p in pages if p not in made and p.parent not in made)]
+
+
 def blocks(page: str) -> list[Block]:
     """All fenced blocks of a page, in order."""
     found: list[Block] = []
     comments: list[str] = []
     follows = False
-    word, start, body = None, 0, []
+    word, file, start, body = None, "", 0, []
     for number, line in enumerate(page.splitlines(), 1):
         if word is not None:
             if line.rstrip() == "```":
-                found.append(Block(word, start, "\n".join(body), tuple(comments), follows))
+                text = "\n".join(body)
+                found.append(Block(word, start, text, tuple(comments), follows, file))
                 word, comments, follows = None, [], True
             else:
                 body.append(line)
         elif fence := FENCE.match(line):
-            word, start, body = fence[1], number, []
+            word, file, start, body = fence[1], fence[2] or "", number, []
         elif comment := COMMENT.match(line):
             comments.append(comment[1])
         elif line.strip():
@@ -124,9 +142,14 @@ def run_page(page: str, name: str, folder: Path) -> int:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None
     executed = 0
+    files: set[str] = set()
     with contextlib.chdir(folder):
         for block in blocks(page):
-            if block.word == "python":
+            if block.file:
+                Path(block.file).write_text(block.text + "\n", "utf-8")
+                files.add(block.file)
+                printed = None
+            elif block.word == "python":
                 printed = _execute(block, name, namespace)
                 executed += 1
             elif block.word == "text" and block.follows and printed is not None:
@@ -134,7 +157,7 @@ def run_page(page: str, name: str, folder: Path) -> int:
                     _compare(f"{name}:{block.line}", block.line + 1, block.text, printed)
                 printed = None
             elif block.word == "console":
-                executed += _run_console(block, name)
+                executed += _run_console(block, name, files)
                 printed = None
             else:
                 printed = None
@@ -150,12 +173,13 @@ def _execute(block: Block, name: str, namespace: dict[str, Any]) -> str:
     return _shown(output.getvalue())
 
 
-def _run_console(block: Block, name: str) -> int:
+def _run_console(block: Block, name: str, files: set[str]) -> int:
     wanted = next((int(m[1]) for c in block.comments if (m := EXIT_CODE.fullmatch(c))), 0)
     all_commands = commands(block)
     executed = 0
     for command in all_commands:
-        if command.text.split()[0] != "sley":
+        words = command.text.split()
+        if words[0] != "sley" and (words[0] not in _PROGRAMS or files.isdisjoint(words)):
             continue
         code, printed = _done(command.text)
         executed += 1
@@ -172,6 +196,16 @@ def _run_console(block: Block, name: str) -> int:
 def _done(command: str) -> tuple[int | None, str]:
     """The exit code and both outputs of a command, the latter after the filters behind a "|"."""
     environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    word, _, arguments = command.partition(" ")
+    if word in _PROGRAMS:
+        done = subprocess.run(
+            [*_PROGRAMS[word], *shlex.split(arguments)],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=_PATIENCE_S,
+        )
+        return done.returncode, done.stdout
     command, _, filters = command.replace("2>&1", "").partition("|")
     with tempfile.NamedTemporaryFile() as output:
         arguments = (shlex.split(command), Path.cwd(), environment, output.name)

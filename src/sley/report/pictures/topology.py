@@ -57,6 +57,8 @@ _ALONG = (0.5, 0.4, 0.6, 0.32, 0.68, 0.25, 0.75, 0.18, 0.82)
 """Positions of a label along its link, the best first."""
 _ASIDE = (0.0, 0.21, -0.21)
 """Distances of a label below its link, the best first."""
+_WIDTH = 18.0
+"""The width of a row of nodes, in inches, if more than one node doesn't fit."""
 _SHOWN_RATES = 4
 """The most rates of a kind of link in the legend."""
 
@@ -86,7 +88,9 @@ def topology_picture(topology: Topology) -> Picture:
 
     Meshes and tori are drawn as rows and columns, in three dimensions as layers behind one another;
     links around the edge are bows. Switches are bars along all vertices that they link, unless two
-    bars would overlap. Ids in an SVG: vertex-V, link-A-B-KIND. Errors: P801.
+    bars would overlap. Nodes that don't fit into a row continue in others, each below the parts of
+    the network that join its nodes, drawn again. Ids in an SVG: vertex-V, link-A-B-KIND. Errors:
+    P801.
     """
     joints = _joints(topology)
     Picture.check_size(
@@ -97,9 +101,12 @@ def topology_picture(topology: Topology) -> Picture:
         "Draw the same kind of cluster with fewer nodes or GPUs.",
     )
     sides = sides_of(topology)
-    places, frames, names = _lattice(topology, sides) if sides else _place(topology, joints)
-    boxes = [places[v] for v in sorted(places)]
-    lines = [_line(joint, places, sides) for joint in joints]
+    rows, frames, names = _lattice(topology, sides) if sides else _place(topology, joints)
+    boxes = [row[v] for row in rows for v in sorted(row)]
+    lines = []
+    for joint in joints:
+        row = next(row for row in rows if joint.a in row and joint.b in row)
+        lines.append(_line(joint, row, sides))
     labels: list[Box] = []
     for joint, line in zip(joints, lines, strict=True):
         labels += _label(joint.label, line, [*boxes, *labels])
@@ -135,43 +142,74 @@ def _link_entries(joints: list[_Joint]) -> list[Style]:
 
 def _lattice(
     topology: Topology, sides: tuple[int, ...]
-) -> tuple[dict[int, Box], list[Box], list[TextLine]]:
+) -> tuple[list[dict[int, Box]], list[Box], list[TextLine]]:
     """The boxes of a mesh or torus, in rows and columns, which need no frame."""
     top, places = MARGIN + 0.66, {}
     for v, (x, y) in enumerate(lattice_middles(sides, (_BOX_WIDTH, _BOX_HEIGHT))):
         places[v] = _box(topology, v, x - _BOX_WIDTH / 2 + MARGIN, y - _BOX_HEIGHT / 2 + top)
-    return places, [], []
+    return [places], [], []
 
 
 def _place(
     topology: Topology, joints: list[_Joint]
-) -> tuple[dict[int, Box], list[Box], list[TextLine]]:
-    """The box of each vertex, the frames of the nodes, and their names."""
+) -> tuple[list[dict[int, Box]], list[Box], list[TextLine]]:
+    """The boxes of the vertices in each row of nodes, with the network above them; the frames of
+    the nodes, and their names."""
     neighbours: dict[int, list[int]] = defaultdict(list)
     for joint in joints:
         neighbours[joint.a].append(joint.b)
         neighbours[joint.b].append(joint.a)
     node = topology.vertices.node
-    tiers = _tiers(np.flatnonzero(node == NONE).tolist(), neighbours)
-    top = MARGIN + 0.66 + _ROW * len(tiers)
-    places: dict[int, Box] = {}
+    drawn = [
+        _node(topology, np.flatnonzero(node == number).tolist(), neighbours)
+        for number in range(topology.nodes)
+    ]
+    outside = np.flatnonzero(node == NONE).tolist()
+    rows: list[dict[int, Box]] = []
     frames, names = [], []
-    left = MARGIN
-    for number in range(topology.nodes):
-        inside = np.flatnonzero(node == number)
-        found, width, height = _node(topology, inside.tolist(), neighbours)
-        for vertex, box in found.items():
-            places[vertex] = replace(box, x=box.x + left, y=box.y + top)
-        frames.append(Box(f"node-{number}", left, top, width, height, _FRAME))
-        word = f"node {number}"
-        names.append(
-            TextLine(left + 0.08, top + height - 0.1, word, SMALL_PT, color=Color.GREY, bold=True)
-        )
-        left += width + _FRAME_GAP
-    for number, row in enumerate(tiers, 1):
+    top = MARGIN + 0.66
+    for numbers in _rows([width for _, width, _ in drawn], topology, joints):
+        inside = {v for number in numbers for v in drawn[number][0]}
+        # The first row has the whole network, the others what joins their nodes.
+        shown = [v for v in outside if not rows or inside.intersection(neighbours[v])]
+        tiers = _tiers(shown, neighbours)
+        top += _ROW * len(tiers)
+        left, places = MARGIN, {}
+        for number in numbers:
+            found, width, height = drawn[number]
+            for vertex, box in found.items():
+                places[vertex] = replace(box, x=box.x + left, y=box.y + top)
+            frames.append(Box(f"node-{number}", left, top, width, height, _FRAME))
+            names.append(
+                TextLine(
+                    left + 0.08,
+                    top + height - 0.1,
+                    f"node {number}",
+                    SMALL_PT,
+                    color=Color.GREY,
+                    bold=True,
+                )
+            )
+            left += width + _FRAME_GAP
         span = (MARGIN, left - _FRAME_GAP)
-        places |= _tier(topology, row, places, neighbours, span, top - number * _ROW)
-    return places, frames, names
+        for number, tier in enumerate(tiers, 1):
+            placed = _tier(topology, tier, places, neighbours, span, top - number * _ROW)
+            again = {v for row in rows for v in row}  # an id names one box
+            places |= {v: replace(b, id="") if v in again else b for v, b in placed.items()}
+        rows.append(places)
+        top += max(drawn[number][2] for number in numbers) + _FRAME_GAP
+    return rows, frames, names
+
+
+def _rows(widths: list[float], topology: Topology, joints: list[_Joint]) -> list[list[int]]:
+    """The nodes of each row: as many as fit, in rows of about equal numbers; one row if links join
+    vertices of two nodes directly, which would cross others."""
+    node, nodes = topology.vertices.node, len(widths)
+    fit = max(1, int(_WIDTH / (max(widths) + _FRAME_GAP)))
+    if any(NONE not in ends and len(ends) > 1 for ends in ({node[j.a], node[j.b]} for j in joints)):
+        fit = nodes
+    rows = -(-nodes // fit)
+    return [part.tolist() for part in np.array_split(np.arange(nodes), rows)]
 
 
 def _tiers(vertices: list[int], neighbours: dict[int, list[int]]) -> list[list[int]]:

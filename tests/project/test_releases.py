@@ -1,5 +1,5 @@
-"""The Dockerfile and the devcontainer. Tests can't pull images: the steps run in roots of Debian
-that debootstrap makes."""
+"""The Dockerfile, the devcontainer and releases. Tests can't pull images: the steps run in roots
+of Debian that debootstrap makes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVED = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -141,6 +142,29 @@ def test_the_image_proves_runs_and_predicts(tmp_path: Path) -> None:
     install = "apt-get update && apt-get install --yes g++ >/dev/null && ! /own/bin/python -m pip"
     install += " install /source 2>&1"
     assert "Debian, Ubuntu: python3-dev" in in_root(root, install, environment, "/")
+
+
+def test_a_tag_makes_a_release_of_files_with_checksums_and_changes(tmp_path: Path) -> None:
+    """Its script, with a stand-in for GitHub's command; a tag of another version makes none."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text())
+    script = workflow["jobs"]["release"]["steps"][-1]["run"]
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "sley-1.0.whl").write_text("a wheel")
+    (tmp_path / "pyproject.toml").write_text('name = "sley"\nversion = "1.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("# Changes\n\n## 1.0\n\n- New\n\n## 0.9\n\n- Old\n")
+    (tmp_path / "gh").write_text('#!/bin/sh\necho "$@"; sha256sum --check SHA256SUMS\n')
+    (tmp_path / "gh").chmod(0o700)
+    told = {}
+    for tag in ("v1.0", "v1.1"):
+        found = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_REF_NAME": tag}
+        command = ["bash", "-eo", "pipefail", "-c", script]
+        told[tag] = subprocess.run(command, cwd=tmp_path, env=found, capture_output=True, text=True)
+    assert told["v1.0"].stdout.splitlines() == [
+        "release create v1.0 SHA256SUMS sley-1.0.whl --title v1.0 --notes-file ../changes.md",
+        "sley-1.0.whl: OK",
+    ]
+    assert (tmp_path / "changes.md").read_text() == "## 1.0\n\n- New\n\n"
+    assert (told["v1.1"].returncode, told["v1.1"].stdout) == (1, "")
 
 
 def test_a_container_for_development_names_a_stage() -> None:
