@@ -99,7 +99,7 @@ def colored(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors_and_heads_of_tables_have_colours(
     colored: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = "error: ring.py:4: V206 wrong-result\n  found:    nothing was written there\n  note:     1"
+    text = "error: ring.py:4: V206 wrong-result\n  found:    nothing was written there\n  note:   1"
     table = "# two sizes\nfrom  to   of bound\n  4K  64K  3.0 GB/s of all that is possible here"
     output.echo(text, err=True)
     output.echo(table)
