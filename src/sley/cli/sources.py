@@ -45,6 +45,7 @@ from sley.ir.words import Schedule
 from sley.lang import schedules
 from sley.model.simulation.routes import ConnectionRoutes
 from sley.topologies import link_rings, look_up
+from sley.topologies.structure import sides_of_routed
 from sley.verification import SumOrder
 from sley.verification import verify as prove
 
@@ -367,11 +368,15 @@ def program_or_lifted(selection: Selection, topology: Topology | None, phases: P
 
 def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
     """The selection; an algorithm of the library or a function without sizes gets the topology's,
-    and if it has several rings, those along the topology's links."""
+    and if it has several rings, those along the topology's links; Swing the sides of a torus."""
     if topology is None or has_sizes(selection):
         return selection
     if takes(selection, "ranks"):
         fitting = replace(selection, ranks=topology.ranks)
+        if takes(selection, "sides") and "sides" not in selection.arguments:
+            sides = sides_of_routed(topology)
+            if sides is not None and all(side % 2 == 0 for side in sides):
+                return replace(fitting, arguments={**selection.arguments, "sides": sides})
         if source_of(selection).kind is not None or not CATALOG[selection.what].is_synthesised:
             return fitting
         if {"trees", "routes"} & selection.arguments.keys():
