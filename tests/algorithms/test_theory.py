@@ -57,6 +57,7 @@ def depth(n: int) -> int:
 
 FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "ring-allreduce": (lambda n: 2 * (n - 1), two),
+    "bidirectional-ring-allreduce": (lambda n: n - 1, two),
     "one-step-allreduce": (lambda n: 1, lambda n: n - 1),
     "all-pairs-allreduce": (lambda n: 2, two),
     "rank-order-allreduce": (lambda n: 2, two),
@@ -82,6 +83,11 @@ FLAT: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
 POWER_OF_TWO: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "recursive-halving-doubling-allreduce": (lambda n: 2 * int(log2(n)), two),
     "recursive-doubling-allgather": (lambda n: int(log2(n)), lambda n: n - 1),
+    "swing-allreduce": (lambda n: 2 * int(log2(n)), two),
+    "swing-doubling-allreduce": (lambda n: int(log2(n)), lambda n: int(log2(n))),
+    "swing-allgather": (lambda n: int(log2(n)), lambda n: n - 1),
+    "bine-broadcast": (lambda n: int(log2(n)), lambda n: int(log2(n))),
+    "bine-reduce": (lambda n: int(log2(n)), lambda n: 1),
 }
 SIZED = [
     *((name, n, *theory) for name, theory in FLAT.items() for n in (2, 3, 4, 5, 8)),

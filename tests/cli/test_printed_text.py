@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 import sley
 from sley.algorithms import build
+from sley.cli import output
 from sley.cli.main import main
 from support.inputs.schedule_files import forest, ring_flows, teccl_allgather
 from support.inputs.topology_texts import CLOUD, HOSTS
@@ -84,3 +86,41 @@ def test_a_diagnostic_shows_what_it_found() -> None:
     with pytest.raises(sley.SleyError) as caught:
         sley.compile(build("ring-allgather", ranks=2), protocol="\x1b[31mll")
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.fixture
+def colored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal with colours."""
+    for word, value in {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "40"}.items():
+        monkeypatch.setenv(word, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def test_errors_and_heads_of_tables_have_colours(
+    colored: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "error: ring.py:4: V206 wrong-result\n  found:    nothing was written there\n  note:   1"
+    table = "# two sizes\nfrom  to   of bound\n  4K  64K  3.0 GB/s of all that is possible here"
+    output.echo(text, err=True)
+    output.echo(table)
+    shown = capsys.readouterr()
+    assert shown.err.startswith(
+        "\x1b[1;31merror\x1b[0m: ring.py:4: \x1b[1mV206 wrong-result\x1b[0m\n"
+    )
+    assert "\x1b[36m  found\x1b[0m:    nothing was written there\n" in shown.err
+    assert shown.out.startswith(
+        "\x1b[2m# two sizes\x1b[0m\n\x1b[1mfrom  to   of bound\x1b[0m\n  4K  64K"
+    )
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown.err + shown.out) == f"{text}\n{table}\n"
+    for word in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.setenv("NO_COLOR", "1")
+        output.echo(text, err=True)
+        output.echo("\x1b[31mfrom a file")
+        shown = capsys.readouterr()
+        assert (shown.err, shown.out) == (f"{text}\n", "\\x1b[31mfrom a file\n"), word
+        monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+def test_texts_of_files_make_no_colours(colored: None, capsys: pytest.CaptureFixture[str]) -> None:
+    output.echo("[red]name[/red] \x1b[31m", nl=False)
+    assert capsys.readouterr().out == "[red]name[/red] \\x1b[31m"

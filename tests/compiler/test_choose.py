@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sley
-from sley.compiler import pipeline
+from sley.compiler import comparison, pipeline
 from sley.compiler.candidates import candidates
 from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
@@ -351,6 +352,30 @@ def test_an_executor_is_free_soon_after_a_search_was_ended(
     with ThreadPoolExecutor(1) as executor:
         found = sley.choose(RING, "1M", NDV4, executor=executor, progress=lambda done, _: done > 0)
     assert found.left >= found.candidates
+
+
+@given(st.sets(st.integers(1, 10_000), min_size=1))
+def test_sizes_between_others_leave_these_close_together(sizes: set[int]) -> None:
+    between = comparison._between(sorted(sizes))
+    others = sorted(sizes - set(between))
+    assert sizes.issuperset(between)
+    for size, (before, after) in between.items():
+        assert (before, after) == (
+            max(n for n in others if n < size),
+            min(n for n in others if n > size),
+        )
+        assert after <= 4 * before
+
+
+def test_sizes_between_others_need_fewer_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the table stays as it is."""
+    sizes = [1 << n for n in range(10, 29)]
+    programs, few = [RING, ALL_PAIRS], {"instances": [1, 2, 8], "channels": 1, **BY_CONNECTION}
+    found = sley.choose(programs, sizes, NDV4, **few)
+    monkeypatch.setattr(comparison, "_NEAR", float("inf"))
+    every = sley.choose(programs, sizes, NDV4, **few)
+    assert found.simulations < every.simulations
+    assert replace(found, simulations=0) == replace(every, simulations=0)
 
 
 @pytest.mark.parametrize("most_blocks", [108, pytest.param(20, marks=pytest.mark.slow)])

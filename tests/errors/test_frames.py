@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sley
-from sley.errors import without_inner_frames
+from sley.errors import known_file, without_inner_frames
 
 PLAN = sley.compile(sley.algorithms.ring_allreduce(2))
 
@@ -59,6 +61,23 @@ def test_the_lines_of_a_program_stay_in_its_traceback() -> None:
     with pytest.raises(sley.SleyError) as caught:
         sley.trace(sley.AllReduce(2), wrong)
     assert lines(caught.value)[-2:] == [("test_frames.py", "wrong"), ("test_frames.py", "helper")]
+
+
+def test_the_decorator_of_a_program_leaves_one_frame() -> None:
+    with pytest.raises(sley.SleyError) as caught:
+
+        @sley.program(sley.AllReduce(2))
+        def wrong(p: sley.ChunkProgram) -> None:
+            p.chunk(0, "in", 9)
+
+    assert [name for _, name in lines(caught.value)][1:] == ["call", "wrong"]
+
+
+def test_a_file_keeps_its_name_where_cells_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shell in (None, SimpleNamespace(), SimpleNamespace(compile=compile)):
+        fake = SimpleNamespace(get_ipython=lambda shell=shell: shell)
+        monkeypatch.setitem(sys.modules, "IPython", fake)  # type: ignore[arg-type]
+        assert known_file("ring.py") == "ring.py"
 
 
 def test_other_errors_keep_all_frames() -> None:

@@ -3,8 +3,8 @@
 Each algorithm is a function that returns a `Program`; `build` calls one by its name in `CATALOG`.
 Files: catalog (the algorithms by name), algorithm (an entry of it, and checks of parameters), a
 file for each collective (allgather, allreduce, reducescatter, alltoall) or family (rooted,
-multi_ring, nvls, hierarchical_mesh with its texts/, two_level, forests, routes), rings (shared
-parts of rings).
+multi_ring, nvls, hierarchical_mesh with its texts/, two_level, forests, routes), rings and
+butterflies (shared parts).
 """
 
 from typing import TYPE_CHECKING

@@ -44,6 +44,13 @@ def check_power_of_two(algorithm: str, ranks: int) -> None:
         )
 
 
+def check_even(algorithm: str, ranks: int) -> None:
+    """Refuses an odd number of ranks. Errors: L121."""
+    if ranks % 2:
+        at, found = Place(detail=algorithm), f"ranks={ranks}"
+        raise L121.error(at=at, expected="an even number of ranks", found=found)
+
+
 def check_root(algorithm: str, root: int, ranks: int) -> None:
     """Refuses a root that is not a rank. Errors: L101."""
     if not is_integer(root) or not 0 <= root < ranks:
@@ -124,7 +131,7 @@ class Algorithm:
     collective: the name of its collective.
     source: paper and section.
     parameters: the parameters that it takes, of ranks, nodes, gpus, nics, rings, orders, root,
-        channels, stage_channels, node_instances, trees, routes and same_bits.
+        channels, stage_channels, node_instances, trees, routes, same_bits and sides.
     required: the parameters without a default.
     """
 

@@ -7,7 +7,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sley.algorithms.algorithm import MPICH, algorithm, channel_numbers, check_power_of_two
+from sley.algorithms.algorithm import (
+    MPICH,
+    algorithm,
+    channel_numbers,
+    check_even,
+    check_power_of_two,
+)
+from sley.algorithms.butterflies import Butterfly, hypercube_peers, swing_peers
 from sley.errors import Place
 from sley.errors.language import L121
 from sley.ir.collectives import AllGather, AllGatherV
@@ -89,16 +96,30 @@ def recursive_doubling_allgather(ranks: int, *, in_place: bool = False) -> Progr
     MPICH (2005), section 4.1. Errors: L102, L121.
     """
     check_power_of_two("recursive-doubling-allgather", ranks)
+    return _along(Butterfly(hypercube_peers(ranks)), in_place)
+
+
+@algorithm("allgather", "Swing (De Sensi et al., NSDI 2024), 3")
+def swing_allgather(ranks: int, *, in_place: bool = False) -> Program:
+    """AllGather in log2(ranks) steps, rounded up: Swing's pairs of ranks exchange all data that
+    they hold. The number of ranks must be even.
+
+    Source: the second half of Swing (De Sensi et al., NSDI 2024, arXiv 2401.09356), section 3; also
+    Bine's AllGather (SC 2025). Errors: L102, L121.
+    """
+    check_even("swing-allgather", ranks)
+    return _along(Butterfly(swing_peers([ranks])), in_place)
+
+
+def _along(butterfly: Butterfly, in_place: bool) -> Program:
+    """An AllGather along a butterfly."""
+    rank = np.arange(butterfly.ranks)
 
     def body(p: ChunkProgram) -> None:
-        rank = np.arange(ranks)
         _copy_own_part(p, rank, in_place)
-        for level in range(int(ranks).bit_length() - 1):
-            distance = 1 << level
-            held = rank & -distance
-            p.chunk(rank, "out", held, distance).copy(rank ^ distance, "out", held)
+        butterfly.all_gather(p, rank, buffer="out")
 
-    return trace(AllGather(ranks, 1, in_place), body)
+    return trace(AllGather(len(rank), 1, in_place), body)
 
 
 @algorithm("allgather", "SCCL, table 4; MSCCLang 7.5")

@@ -48,7 +48,7 @@ def build(
     """The program of the algorithm `name`. A parameter that is None gets the algorithm's default.
 
     parameters: channels, root, node_instances, nics, rings, orders, trees, up_trees, routes,
-        heads, stage_channels, same_bits.
+        heads, stage_channels, same_bits, sides.
 
     An algorithm with the parameter ranks also accepts nodes and gpus, and then runs on nodes * gpus
     ranks. Errors: L120 for an unknown name, L112 for a parameter that the algorithm does not take

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sley.algorithms.algorithm import MPICH, algorithm, stage_numbers
+from sley.algorithms.butterflies import swing
 from sley.algorithms.rings import accumulator
 from sley.algorithms.two_level import TwoLevel
 from sley.errors import Place
@@ -120,6 +121,60 @@ def binomial_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Pro
             span *= 2
 
     return trace(Reduce(ranks, 1, root, in_place), body)
+
+
+@algorithm("broadcast", "Bine trees (De Sensi et al., SC 2025)")
+def bine_broadcast(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Broadcast in log2(ranks) steps, rounded up, as along a binomial tree, between ranks a third
+    closer: for rings, tori and machines whose near ranks have better links.
+
+    Each rank sends to its peer in `swing_allreduce`, the farthest first. The last place of an odd
+    number receives the data from the root.
+    Source: Bine trees (De Sensi et al., SC 2025, arXiv 2508.17311), distance-halving. Errors: L101,
+    L102, L121.
+    """
+    places = _places(ranks, root)
+
+    def body(p: ChunkProgram) -> None:
+        if not in_place:
+            p.chunk(root, "in", 0).copy(root, "out", 0)
+        for child, parent in reversed(_bine_tree(ranks)):
+            p.chunk(places[parent], "out", 0).copy(places[child], "out", 0)
+
+    return trace(Broadcast(ranks, 1, root, in_place), body)
+
+
+@algorithm("reduce", "Bine trees (De Sensi et al., SC 2025)")
+def bine_reduce(ranks: int, *, root: int = 0, in_place: bool = False) -> Program:
+    """Reduce in log2(ranks) steps, rounded up, along the tree of `bine_broadcast`.
+
+    Out of place the root sums in its output, the other ranks in scratch.
+    Source: Bine trees (De Sensi et al., SC 2025, arXiv 2508.17311). Errors: L101, L102, L121.
+    """
+    places, tree = _places(ranks, root), _bine_tree(ranks)
+    result, partial = ("in", "in") if in_place else ("out", "scratch")
+    inner = np.unique(np.concatenate([parent for _, parent in tree]))
+
+    def body(p: ChunkProgram) -> None:
+        accumulator(p, root, "in", result, 0)
+        if len(inner) > 1:
+            accumulator(p, places[inner[1:]], "in", partial, 0)
+        for child, parent in tree:
+            for rows, buffer in ((parent == 0, result), (parent > 0, partial)):
+                for sums in (False, True):  # leaves send their input
+                    own = rows & (np.isin(child, inner) == sums)
+                    if own.any():
+                        sent = p.chunk(places[child[own]], partial if sums else "in", 0)
+                        p.chunk(places[parent[own]], buffer, 0).reduce(sent)
+
+    return trace(Reduce(ranks, 1, root, in_place), body)
+
+
+def _bine_tree(ranks: int) -> list[tuple[LongArray, LongArray]]:
+    """Children and parents in a Bine tree to place 0, a step after the other."""
+    steps = swing("bine", ranks, None)[0].steps
+    tree = [step[step[:, 2] == 0] for step in steps]
+    return [(step[:, 0], step[:, 1]) for step in tree if len(step)]
 
 
 @algorithm("broadcast", f"{MPICH}, 4.3")

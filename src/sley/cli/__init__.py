@@ -11,7 +11,8 @@ tune (with policy)                             tuners
 main                                           the group of commands
 
 sources: the programs and plans that WHAT stands for; nccl: NCCL's choices. options, simulating:
-options, and the values that commands get from them. output: JSON, diagnostics, progress;
+options, and the values that commands get from them. output: JSON, diagnostics, progress; examples:
+for the help of commands;
 annotations: diagnostics for services for code review.
 """
 

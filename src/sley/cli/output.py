@@ -28,6 +28,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from sley.cli.annotations import SARIF, annotation_lines
 from sley.cli.examples import EXAMPLES
@@ -58,9 +59,31 @@ _NOTES = "sley.notes"
 """Where click's context keeps the remarks of a command."""
 
 
+_COLORS = (
+    (r"^(error|warning)(?=:)", "bold red"),
+    (r"^note(?=:)", "yellow"),
+    (r"^proven(?=:)", "green"),
+    (r"^  (also|called from|expected|found|note|remedy|more)(?=:)", "cyan"),
+    (r"(?<= )[A-Z]\d{3} [a-z][a-z-]+$", "bold"),
+    (r"^#.*$", "dim"),
+    # The names of columns: words far apart, above a row with numbers.
+    (r"^(?! +[a-z ]+:)[^\d\n#]*\S  +\S[^\d\n]*$(?=\n.*\d)", "bold"),
+)
+"""What stands out in lines, on terminals with colours: diagnostics, proofs, heads of tables."""
+
+
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Prints text for people: what files and other processes say can't control the terminal."""
-    click.echo(printable(str(text)), err=err, nl=nl)
+    """Prints text for people: what files and other processes say can't control the terminal. In
+    colours if the terminal has them and NO_COLOR isn't set, by the rules of rich."""
+    shown = printable(str(text))
+    console = Console(stderr=err, highlight=False, soft_wrap=True)
+    if console.color_system is None or console.no_color:
+        click.echo(shown, err=err, nl=nl)
+        return
+    colored = Text(shown)
+    for pattern, style in _COLORS:
+        colored.highlight_regex(re.compile(pattern, re.MULTILINE), style)
+    console.print(colored, end="\n" if nl else "")
 
 
 def print_note(text: str) -> None:

@@ -31,6 +31,7 @@ from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import Synthesis, low_trees
 from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
+from sley.errors.selection import N658
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.formats.files import check
 from sley.formats.plan_file import portable_path
@@ -45,6 +46,7 @@ from sley.ir.words import Schedule
 from sley.lang import schedules
 from sley.model.simulation.routes import ConnectionRoutes
 from sley.topologies import link_rings, look_up
+from sley.topologies.structure import sides_of_routed
 from sley.verification import SumOrder
 from sley.verification import verify as prove
 
@@ -98,7 +100,8 @@ def fitting(
             made.append(make(one))
         except SleyError as error:
             left_out[error.code].append(one.what)
-            refused = refused or error
+            # What has links but not the order that is asked for says more than what lacks links.
+            refused = error if refused is None or error.code == N658.code else refused
         except click.UsageError as error:
             left_out["options that they don't take"].append(one.what)
             refused = refused or error
@@ -367,11 +370,15 @@ def program_or_lifted(selection: Selection, topology: Topology | None, phases: P
 
 def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
     """The selection; an algorithm of the library or a function without sizes gets the topology's,
-    and if it has several rings, those along the topology's links."""
+    and if it has several rings, those along the topology's links; Swing the sides of a torus."""
     if topology is None or has_sizes(selection):
         return selection
     if takes(selection, "ranks"):
         fitting = replace(selection, ranks=topology.ranks)
+        if takes(selection, "sides") and "sides" not in selection.arguments:
+            sides = sides_of_routed(topology)
+            if sides is not None and all(side % 2 == 0 for side in sides):
+                return replace(fitting, arguments={**selection.arguments, "sides": sides})
         if source_of(selection).kind is not None or not CATALOG[selection.what].is_synthesised:
             return fitting
         if {"trees", "routes"} & selection.arguments.keys():

@@ -159,6 +159,12 @@ class Endpoint:
         return (prepared.plan.seconds() - before) / number * 1e6, report
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a call has failed on some rank, as this one knows; False after closing."""
+        core = self._core
+        return core is not None and core.has_failed
+
+    @property
     def ready(self) -> native.ReadyCalls:
         """The calls that the engine runs without Python."""
         return self._open_core().ready.native

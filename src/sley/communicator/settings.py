@@ -190,6 +190,7 @@ _VARIABLES = (
     *_READERS,
     "SLEY_CACHE_DIR",
     "SLEY_DEBUG",
+    "SLEY_DUMP",
     "SLEY_HEAP_BYTES",
     "SLEY_HOST_ID",
     "SLEY_NCCL",

@@ -31,6 +31,13 @@ slow."""
 _REACH = (1 + MARGIN) * (1 + SHARED)
 """Plans that take so many times as long as the fastest are out of reach."""
 
+STRIDE = 4
+"""Largest factor between neighbouring sizes at which all candidates are compared."""
+
+_NEAR = 1.5
+"""At a size between two such sizes those candidates are compared that take at one of them at most
+so many times as long as the fastest: times grow steadily, and no faster than the size."""
+
 _TURN_S = 1.0
 """How long an executor's thread compares before it asks whether the search goes on."""
 
@@ -264,6 +271,7 @@ def _compare(
     """Simulates every candidate that can still be second, or within MARGIN of the fastest, by its
     lower bound; of equal plans the first. Updates `fastest` and `known`. Returns what is compared,
     and how many candidates a size lacks since the time was over."""
+    between = _between(sorted(fastest))
     limit = compiler.space.limit
     keys = {one.position: digest(one.plan) for one in made}
     fit = list[Candidate]()
@@ -274,9 +282,22 @@ def _compare(
             fit.append(one)
     times_us: dict[Position, _Times] = {one.position: {} for one in made}
     cut = set[Position]()
-    for size, (first, second) in fastest.items():
+    for size in sorted(fastest, key=between.__contains__):
+        first, second = fastest[size]
+        near = (
+            fit
+            if size not in between
+            else [
+                one
+                for one in fit
+                if any(
+                    times_us[one.position].get(beside, float("inf")) <= fastest[beside][0] * _NEAR
+                    for beside in between[size]
+                )
+            ]
+        )
         # By ascending lower bound: the first bound that is too high rules out all that follow.
-        for one in sorted(fit, key=lambda one: one.least(size)):
+        for one in sorted(near, key=lambda one: one.least(size)):
             if one.least(size) > max(first * (1 + MARGIN), second):
                 break
             if first < float("inf") and time.time() > until:
@@ -293,6 +314,16 @@ def _compare(
         plan, blocks = one.plan if is_near else None, one.plan.blocks_per_rank
         found.append(_Compared(one.position, one.options, keys[one.position], blocks, times, plan))
     return found, len(cut)
+
+
+def _between(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Sizes with their neighbours, of which no two are neighbours: without them the others are
+    still at most a factor of STRIDE apart."""
+    found: dict[int, tuple[int, int]] = {}
+    for before, size, after in zip(sizes, sizes[1:], sizes[2:], strict=False):
+        if before not in found and after <= STRIDE * before:
+            found[size] = (before, after)
+    return found
 
 
 def _run_there(made: bytes, task: _Task) -> _Result:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sley.compiler.candidates import Candidate, CandidateCompiler, Contender
 from sley.compiler.choices import MARGIN, Choice, Choices, Prediction, RunnerUp
-from sley.compiler.comparison import CandidateComparison, Progress
+from sley.compiler.comparison import STRIDE, CandidateComparison, Progress
 from sley.compiler.options import Options
 from sley.compiler.passes.lift import lift
 from sley.compiler.pipeline import check_kind
@@ -33,9 +33,6 @@ from sley.verification import verify
 
 TIE = 0.01
 """Relative difference up to which times count as equal, since the model is not more exact."""
-
-STRIDE = 4
-"""Largest factor between neighbouring sizes at which all candidates are compared."""
 
 SIZE_BITS = 3
 """Significant bits of the sizes at the borders of ranges."""
@@ -75,8 +72,10 @@ def choose(
     programs: one, or several for the same collective, to choose among algorithms. A plan is a
         candidate as it is, whatever the options, and so are the plans of the program that is lifted
         from it.
-    sizes: the sizes at which all candidates are compared, with sizes in between if they are more
-        than a factor of 4 apart; the ranges cover all sizes from the first to the last.
+    sizes: the sizes at which candidates are compared, with sizes in between if they are more than a
+        factor of 4 apart; of those that are closer, at every second one only candidates that take
+        at a neighbour at most 1.5 times as long as the fastest. The ranges cover all sizes from the
+        first to the last.
     topology: a topology, or its name, as for `sley.topologies.find`; by default the one that the
         first program was written for.
     options: how to compile all candidates. Open options are tried: Simple, LL and LL128, with

@@ -101,7 +101,9 @@ def known_file(code: str) -> str:
     "Cell In[14]", which IPython keeps under another."""
     ipython = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
-    cell = shell and shell.compile.format_code_name(code)
+    # IPython 7, which hosted notebooks still have, names no cells.
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    cell = name_of and name_of(code)
     return " ".join(cell) if cell else code
 
 

@@ -12,7 +12,7 @@ from sley.errors import Diagnostic, Place, did_you_mean, without_inner_frames
 from sley.errors.compiler import C307, C308
 from sley.errors.topology import T604, T611
 from sley.ir.cost_model import CostModel
-from sley.ir.fabric import LinkKind
+from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import MAX_RANKS, Builder, Topology
 from sley.ir.words import is_integer
 from sley.topologies.files import LoadedTopology, read
@@ -20,7 +20,7 @@ from sley.topologies.machine import Machine, find_machine, machine_names
 from sley.topologies.one_gpu import ONE_H100
 
 _NUMBERS = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9]{1,9}))?")
-_GRID = re.compile(r"(mesh|torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
+_GRID = re.compile(r"(mesh|torus|routed-torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
 _ONE_GPU = re.compile(r"one-h100:([0-9]{1,9})")
 _NAME = re.compile(r"(.*?)(?:,like=([\w.-]*))?(?::([0-9]{1,9}))?", re.DOTALL)
 _TURNED = re.compile(r"(.+)(:[0-9]{1,9})(,like=[\w.-]+)", re.DOTALL)
@@ -59,6 +59,7 @@ def torus(
     nominal_GBps: float = 25.0,  # noqa: N803 - a unit
     GBps: float = 20.0,  # noqa: N803
     model: CostModel | None = None,
+    routed: bool = False,
 ) -> Topology:
     """A mesh whose last GPU along each dimension is also linked to the first; a side of two GPUs
     gets no second link.
@@ -66,9 +67,11 @@ def torus(
     sides: number of GPUs along each dimension.
     nominal_GBps, GBps: nominal and reached rate of each link in each direction; by default those
         of one NVLink of a V100.
+    routed: whether each GPU has a router, which the links join and which passes on the messages of
+        others, so that all GPUs can send to one another.
     Errors: C308, T602.
     """
-    return _grid("torus", sides, (nominal_GBps, GBps), model)
+    return _grid("routed-torus" if routed else "torus", sides, (nominal_GBps, GBps), model)
 
 
 def _grid(
@@ -83,10 +86,15 @@ def _grid(
     name = f"{word}:{'x'.join(map(str, sides))}"
     rank = np.arange(math.prod(sides)).reshape(sides)
     builder = Builder(name, np.zeros(rank.size, np.int32))
+    place = rank
+    if word == "routed-torus":
+        place = builder.add(VertexKind.SWITCH, np.zeros(rank.size, np.int32)).reshape(sides)
+        together = [2 * len(sides) * one for one in rate]  # a GPU can use all links of its router
+        builder.both(rank.ravel(), place.ravel(), LinkKind.NVLINK, *together)
     for axis, side in enumerate(sides):
-        along = np.moveaxis(rank, axis, 0)
+        along = np.moveaxis(place, axis, 0)
         pairs = [(along[:-1], along[1:])]
-        if word == "torus" and side > 2:
+        if word != "mesh" and side > 2:
             pairs.append((along[-1:], along[:1]))
         for a, b in pairs:
             builder.both(a.ravel(), b.ravel(), LinkKind.NVLINK, *rate)
@@ -115,8 +123,8 @@ def topology_of(topology: Topology | str) -> Topology:
 
 def look_up(name: str) -> LoadedTopology:
     """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4,
-    one-h100:RANKS for ranks that share a GPU, or FILE[,like=MACHINE][:NODES]; with its machine,
-    and the importer's assumptions.
+    routed-torus:4x4, one-h100:RANKS for ranks that share a GPU, or FILE[,like=MACHINE][:NODES];
+    with its machine, and the importer's assumptions.
 
     Errors: T604, C308, and those of `read`.
     """
@@ -129,7 +137,9 @@ def look_up(name: str) -> LoadedTopology:
     grid = _GRID.fullmatch(name)
     if grid is not None:
         sides = map(int, grid[2].split("x"))
-        return LoadedTopology((mesh if grid[1] == "mesh" else torus)(*sides), None)
+        if grid[1] == "mesh":
+            return LoadedTopology(mesh(*sides), None)
+        return LoadedTopology(torus(*sides, routed=grid[1] != "torus"), None)
     ranks = _ONE_GPU.fullmatch(name)
     if ranks is not None:
         return LoadedTopology(ONE_H100.topology(int(ranks[1])), None)
@@ -142,12 +152,12 @@ def look_up(name: str) -> LoadedTopology:
     # Unlike Path's, this test is false for what is no possible name.
     if stem.lower().endswith(_SUFFIXES) or os.path.isfile(stem):  # noqa: PTH113
         return read(stem, nodes=None if count is None else int(count), like=like)
-    remedy = did_you_mean(stem, [*machine_names(), "mesh", "torus", "one-h100"])
+    remedy = did_you_mean(stem, [*machine_names(), "mesh", "torus", "routed-torus", "one-h100"])
     if turned := _TURNED.fullmatch(name):
         remedy = "The number of nodes comes last: {0}{2}{1}".format(*turned.groups())
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
-        "mesh:4x4, torus:4x4x4, one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",
+        "mesh:4x4, torus:4x4x4, routed-torus:4x4, one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",
         found=repr(name[:60]),
         remedy=remedy,
     )

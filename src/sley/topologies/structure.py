@@ -113,12 +113,33 @@ def sides_of(topology: Topology) -> tuple[int, ...] | None:
     """The sides of a mesh or torus in two or three dimensions, with ranks row by row: each GPU is
     linked to its neighbours along each axis, maybe the last along an axis to the first, and to
     nothing else. None for other topologies."""
-    kind, links = topology.vertices.kind, topology.links
-    if (kind != VertexKind.GPU).any():
+    links = topology.links
+    if (topology.vertices.kind != VertexKind.GPU).any():
         return None
-    ends = np.sort(np.column_stack((links.src, links.dst)), axis=1)
-    pairs = {(a, b) for a, b in ends.tolist()}
-    for sides in _sides(topology.ranks, MOST_AXES):
+    return _lattice(topology.ranks, np.column_stack((links.src, links.dst)))
+
+
+def sides_of_routed(topology: Topology) -> tuple[int, ...] | None:
+    """As `sides_of`, also of a ring, and where each GPU has a router, which the links join."""
+    kind, links = topology.vertices.kind, topology.links
+    own = kind[links.src] == VertexKind.GPU
+    place = np.arange(len(kind))
+    if (kind != VertexKind.GPU).any():
+        routers, number = np.unique(links.dst[own], return_counts=True)
+        if len(kind) - topology.ranks != len(routers) or (number != 1).any():
+            return None
+        place[links.dst[own]] = links.src[own]
+    ends = np.column_stack((place[links.src], place[links.dst]))
+    ends = ends[ends[:, 0] != ends[:, 1]]
+    return _lattice(topology.ranks, ends, [(topology.ranks,)])
+
+
+def _lattice(
+    ranks: int, ends: LongArray, first: Sequence[tuple[int, ...]] = ()
+) -> tuple[int, ...] | None:
+    """The sides with which links between these ranks make a mesh or torus. first: tried first."""
+    pairs = {(a, b) for a, b in np.sort(ends, axis=1).tolist()}
+    for sides in (*first, *_sides(ranks, MOST_AXES)):
         if _is_lattice(sides, pairs):
             return sides
     return None

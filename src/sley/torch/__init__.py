@@ -11,6 +11,7 @@ operators.py    collectives as operators, which torch.compile keeps
 ready.py        equal calls again, which the engine runs without Python
 calls.py        calls on the communicator, synchronous or not
 work.py         work objects, futures and errors
+flight_recorder.py  the latest calls, in files for PyTorch's tools
 gloo.py         groups of gloo that are sley's instead
 nccl.py         PyTorch's backend for CUDA tensors, over sley's library
 comms.py        sley as a backend of torchcomms

@@ -19,6 +19,7 @@ from sley.engine.types import DATA_TYPES
 from sley.errors import SleyError
 from sley.ir.words import ReduceOp
 from sley.torch.elements import Element
+from sley.torch.flight_recorder import GroupLog
 from sley.torch.memory import (
     NOWHERE,
     Memory,
@@ -36,11 +37,12 @@ class CallRunner:
     """Runs the calls of a group on its endpoint.
 
     rank, ranks: of the endpoint. sequence_number: the number of collectives called so far.
-    coalesced: the calls since `start_coalescing`; None outside of such a batch.
+    coalesced: the calls since `start_coalescing`; None outside of such a batch. log: records the
+    calls for PyTorch's tools, all of which go through Python then; None: nothing does.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, log: GroupLog | None = None) -> None:
+        self.endpoint, self.log = endpoint, log
         self.rank, self.ranks = endpoint.rank, endpoint.ranks
         self.sequence_number = 0
         self.coalesced: list[dist.Work] | None = None
@@ -151,18 +153,25 @@ class CallRunner:
         # None: the endpoint's.
         timeout_s = opts.timeout.total_seconds() if opts.timeout > UNSET else None
         event = self._begin(call) if profiler._is_profiler_enabled else None
+        entry = None if self.log is None else self.log.begin(self.sequence_number, call)
         try:
             if not opts.asyncOp and timeout_s is None:
                 self.endpoint.submit(call)
                 _unpack(memories)
                 _end(event)
+                if entry is not None:
+                    entry.end()
                 return _finished_work(outputs)
             work = self.endpoint.submit(call, async_op=True)
         except SleyError as error:
             _end(event)
+            if entry is not None:
+                entry.log.recorder.tell()
             raise collective_error(error) from None
         if event is not None:
             work.on_done(lambda: _end(event))
+        if entry is not None:
+            work.on_done(lambda: entry.end(work))
         unpack = partial(_unpack, memories)
         pending = self.pending(
             [work], outputs, owners=hold(memories), unpack=unpack, timeout_s=timeout_s
@@ -180,7 +189,8 @@ class CallRunner:
 
     def pending(self, parts: Sequence[Work], outputs: Sequence[Tensor], **more: Any) -> Pending:
         """A work object for calls in progress."""
-        work = Pending(parts, outputs, **more)
+        on_error = None if self.log is None else self.log.recorder.tell
+        work = Pending(parts, outputs, on_error=on_error, **more)
         if self.coalesced is not None:
             self.coalesced.append(work)
         return work

@@ -26,7 +26,7 @@ from sley.errors.calls import N627
 from sley.errors.selection import N658
 from sley.errors.torch import B903
 from sley.ir.words import is_integer
-from sley.torch import nccl
+from sley.torch import flight_recorder, nccl
 from sley.torch.calls import CallRunner
 from sley.torch.coalesced import Coalesced
 from sley.torch.collectives import Collectives
@@ -71,7 +71,8 @@ class ProcessGroupSley(dist.ProcessGroup):
         endpoint = Endpoint(TorchStore(store), rank, ranks, name=f"group {name}", settings=settings)
         super().__init__(rank, ranks)
         self._endpoint = endpoint
-        self._runner = CallRunner(endpoint)
+        recorder = flight_recorder.recorder()
+        self._runner = CallRunner(endpoint, None if recorder is None else recorder.add(self))
         self._ready = endpoint.ready
         self._fallback = Fallback(self)
         self._take_methods()

@@ -151,8 +151,8 @@ def _noting_errors(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def add_group(name: str, runner: CallRunner) -> None:
-    """Makes the ready calls of a group known to the operators."""
-    if not _has_kernels:
+    """Makes the ready calls of a group known to the operators, unless they are recorded."""
+    if not _has_kernels or runner.log is not None:
         return
     kept = weakref.ref(runner)
 

@@ -52,7 +52,8 @@ def ready_methods(
     `messages`: they run ready calls, and messages of plain tensors, and leave others to
     `collectives` and `messages`. Nothing if this PyTorch doesn't allow it."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if exchange is None or runner.endpoint.settings.replan:  # calls take turns in Python
+    in_python = runner.endpoint.settings.replan or runner.log  # calls take turns, or are recorded
+    if exchange is None or in_python:
         return {}
     calls = native.TensorCalls.create(
         runner.endpoint.ready,

@@ -105,7 +105,7 @@ class Pending(Outputs):
     """A collective in progress. It has ended when all its parts have, and then `unpack`.
 
     The callbacks of the parts keep this object alive until they have ended, and it keeps the memory
-    that they use. So a caller may drop it.
+    that they use. So a caller may drop it. on_error: called before `wait` raises an error.
     """
 
     def __init__(
@@ -117,13 +117,14 @@ class Pending(Outputs):
         unpack: Callable[[], None] | None = None,
         timeout_s: float | None = None,
         source: Callable[[], int] | None = None,
+        on_error: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
         self._parts, self.outputs = parts, outputs
         self._owners = owners
         self._unpack = unpack
         self._timeout_s = timeout_s
-        self._source = source
+        self._source, self._on_error = source, on_error
         self._lock = threading.Lock()
         self._has_ended = False
         self._error: Exception | None = None
@@ -146,11 +147,17 @@ class Pending(Outputs):
                         found="a call that is still in progress",
                     )
             except SleyError as error:
+                self._tell()
                 raise collective_error(error) from None
             self._finish()
         if self._error is not None:
+            self._tell()
             raise self._error
         return True
+
+    def _tell(self) -> None:
+        if self._on_error is not None:
+            self._on_error()
 
     def is_completed(self) -> bool:
         if not self._has_ended and all(part.is_completed() for part in self._parts):

@@ -50,6 +50,13 @@ def mixed(plan: sley.Plan, in_place: list[bool]) -> sley.Plan:
     )
 
 
+NOT_IN_EITHER = {
+    *("one-step-allreduce", "swing-doubling-allreduce"),
+    "bidirectional-ring-allreduce",  # of even ranks: two centres
+}
+"""AllReduces in which a rank's result may arrive while it still sends its input."""
+
+
 @pytest.mark.parametrize("name", NAMES)
 @examples(3)
 @given(data=st.data())
@@ -70,7 +77,8 @@ def test_plans_are_right_whichever_ranks_are_in_place(name: str, data: st.DataOb
     try:
         found = in_either_place(plan)
     except SleyError as error:
-        assert (name, error.code) == ("one-step-allreduce", "V204")
+        assert name in NOT_IN_EITHER
+        assert error.code == "V204"
         return
     sley.verify(found)
     some = mixed(found, data.draw(st.lists(st.booleans(), min_size=ranks, max_size=ranks)))

@@ -34,6 +34,7 @@ FLAT = (2, 3, 4, 5, 8)
 GRIDS = ((1, 2), (2, 1), (2, 2), (2, 3), (2, 4), (3, 3), (5, 2))
 FIXED = {"sccl-allgather-dgx1": (8,)}
 POWERS = {"recursive-doubling-allgather"}
+EVEN = {"swing-allgather"}
 
 
 def sizes(name: str) -> list[dict[str, int]]:
@@ -43,6 +44,8 @@ def sizes(name: str) -> list[dict[str, int]]:
     ranks: tuple[int, ...] = FIXED.get(name, FLAT)
     if name in POWERS:
         ranks = tuple(r for r in ranks if r & (r - 1) == 0)
+    if name in EVEN:
+        ranks = (2, 4, 6, 8)
     return [{"ranks": r} for r in ranks]
 
 

@@ -247,6 +247,15 @@ def _arguments(name: str, ranks: int, same_bits: SameBits) -> dict[str, Any]:
     return {"ranks": ranks} | in_order(name, same_bits)
 
 
+_NOT_MEASURED = frozenset(
+    {
+        *("swing-allreduce", "swing-doubling-allreduce", "swing-allgather"),
+        *("bidirectional-ring-allreduce", "bine-broadcast", "bine-reduce"),
+    }
+)
+"""Algorithms that no GPU has run: the model alone doesn't make them defaults."""
+
+
 def _programs(
     collective: str,
     ranks: int,
@@ -272,7 +281,7 @@ def _programs(
     for one in CATALOG.values():
         if one.collective != collective or "ranks" not in one.parameters:
             continue
-        if one.is_synthesised:
+        if one.is_synthesised or one.name in _NOT_MEASURED:
             continue
         try:
             arguments = _arguments(one.name, ranks, same_bits) | {"in_place": either_place is None}
