@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from sley.communicator import Communicator, Copies, LocalStore, Network, Settings
-from sley.communicator.stats import log_to_stderr
+from sley.communicator.ready import who_tells
+from sley.communicator.stats import log_to_stderr, logger
 from sley.errors import SleyError
 from support.processes.threads_group import Ranks
 
@@ -122,3 +124,36 @@ def test_an_invalid_file_in_a_strict_folder_of_plans_ends_the_start(tmp_path: Pa
     assert "rank 1" in str(other)
     with Ranks(2, own) as group:  # a warning only
         assert [code.code for code in group.comms[0].plans.problems] == ["F401"]
+
+
+def test_the_first_of_the_ranks_with_a_problem_tells_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "own.xml").write_text("<algo")
+    own = Settings(timeout_s=10, use_cache=False, plan_dir=tmp_path)
+    with caplog.at_level("WARNING", "sley"), Ranks(3, own):
+        pass
+    (said,) = [record.getMessage() for record in caplog.records if "F401" in record.getMessage()]
+    assert "all ranks: a plan can't be used, so sley's default ones run: " in said
+    some = [["one"], ["other"], ["one"], []]
+    assert [who_tells(some, rank) for rank in range(4)] == ["ranks 0, 2", "rank 1", "", "rank 3"]
+
+
+def test_warnings_have_a_prefix_unless_the_program_logs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SLEY_DEBUG", raising=False)
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logging.root, "handlers", [])
+    log_to_stderr()
+    log_to_stderr()
+    logger.warning("once")
+    assert capsys.readouterr().err == "sley WARNING once\n"
+    monkeypatch.setattr(logging.root, "handlers", [logging.NullHandler()])
+    logger.warning("the program's own")
+    assert not capsys.readouterr().err
+    monkeypatch.setenv("SLEY_DEBUG", "WARN")
+    log_to_stderr()
+    log_to_stderr()
+    logger.warning("asked for")
+    assert capsys.readouterr().err == "sley WARNING asked for\n"

@@ -18,7 +18,7 @@ from sley.communicator.arrays import span
 from sley.communicator.selection.plans import PlanChange
 from sley.communicator.watch import FIRST_CALLS, PAIRS, TRIAL_CALLS, WARM_CALLS, Turns, Watch
 from sley.engine.types import DATA_TYPES
-from sley.errors import SleyError
+from sley.errors import Diagnostic, SleyError
 from sley.ir.words import ReduceOp
 from sley.tuning.policy import Measured, Recipe
 from support.inputs.policies import PAIRS as ALL_PAIRS
@@ -267,24 +267,34 @@ def test_an_all_to_all_whose_counts_vary_is_not_counted(tmp_path: Path, slow_pol
         assert ranks.each(calls) == [REVERTS_AT] * RANKS
 
 
-def refused(caplog: pytest.LogCaptureFixture, settings: Settings | Sequence[Settings]) -> list[str]:
-    """The codes of the problems of each rank, which it has logged once, and the default runs."""
+def refused(
+    caplog: pytest.LogCaptureFixture,
+    settings: Settings | Sequence[Settings],
+    *,
+    in_call: bool = False,
+) -> list[str]:
+    """The codes of the problems of each rank, and the default runs. The first one with a problem
+    has logged it, once; each rank if a call finds it."""
 
-    def calls(comm: Communicator) -> str:
+    def calls(comm: Communicator) -> Diagnostic:
         reduce(comm, 80)
         assert calls_of(comm) == {"default": 80}
         (problem,) = comm.plans.problems
-        return problem.code
+        return problem
 
     with caplog.at_level("WARNING", "sley"), Ranks(RANKS, settings) as ranks:
-        codes = ranks.each(calls)
+        problems = ranks.each(calls)
     logged = [record.getMessage() for record in caplog.records]
-    assert len(logged) == RANKS
-    assert sorted(line.partition(", ")[2][:6] for line in logged) == [
-        f"rank {rank}" for rank in range(RANKS)
-    ]
-    assert all(sum(code in line for line in logged) == codes.count(code) for code in codes)
-    return codes
+    texts = {str(problem) for problem in problems}
+    times = RANKS if in_call else 1
+    assert len(logged) == len(texts) * times
+    assert all(sum(line.endswith(text) for line in logged) == times for text in texts)
+    assert in_call or ("all ranks: " in logged[0]) == (len(texts) == 1)
+    if in_call:
+        assert sorted(line.partition(", ")[2][:6] for line in logged) == [
+            f"rank {rank}" for rank in range(RANKS)
+        ]
+    return [problem.code for problem in problems]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +350,7 @@ def test_a_plan_that_does_not_fit_is_refused(
 ) -> None:
     wide = Recipe("ring-allreduce", options={"instances": 16})
     path = policy_file(tmp_path, policy_of(RANKS, recipe=wide))
-    assert refused(caplog, settings_of(path, channels=8)) == ["D904"] * RANKS
+    assert refused(caplog, settings_of(path, channels=8), in_call=True) == ["D904"] * RANKS
 
 
 @pytest.mark.parametrize("lacking", [0, 2])
@@ -496,7 +506,7 @@ def test_a_plan_whose_messages_do_not_fit_the_slots_is_refused(
 ) -> None:
     monkeypatch.setattr(loading, "_LARGEST_ELEMENT_BYTES", 1 << 20)
     path = policy_file(tmp_path, policy_of(RANKS))
-    assert refused(caplog, settings_of(path)) == ["D904"] * RANKS
+    assert refused(caplog, settings_of(path), in_call=True) == ["D904"] * RANKS
     assert "bytes for one element of each chunk" in caplog.text
 
 

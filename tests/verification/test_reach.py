@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import sley
@@ -70,3 +72,41 @@ def test_ranks_are_spelt_as_spans() -> None:
     assert spell_ranks([3]) == "rank 3"
     assert spell_ranks([0, 1, 2, 5]) == "ranks 0-2, 5"
     assert spell_ranks(list(range(0, 20, 2))) == "ranks 0, 2, 4, 6, 8, 10 and 4 more"
+
+
+def lacking(*, ranks: int, lacks: Callable[[int, int], bool], in_place: bool) -> str:
+    """The error of an AllReduce in which chunk c doesn't come from rank c to some ranks."""
+
+    @sley.program(sley.AllReduce(ranks, chunks=ranks, in_place=in_place))
+    def body(p: sley.ChunkProgram) -> None:
+        buffer = "in" if in_place else "out"
+        for c in range(ranks):
+            total = p.chunk(c, "in", c)
+            total = total if in_place else total.copy(c, "out", c)
+            for turn in range(1, ranks):
+                total = total.reduce(p.chunk((c + turn) % ranks, "in", c))
+            for rank in range(ranks):
+                if rank != c and not lacks(rank, c):
+                    total.copy(rank, buffer, c)
+
+    with pytest.raises(sley.SleyError) as caught:
+        sley.compile(body)
+    (found,) = caught.value.diagnostics
+    assert found.code == "V206"
+    return "\n".join([found.found, *found.notes])
+
+
+def test_chunks_to_which_nothing_came_are_told_as_one_shape() -> None:
+    behind = lacking(ranks=8, lacks=lambda rank, c: (c - rank) % 4 == 1, in_place=True)
+    assert behind == (
+        "nothing arrived: it holds the rank's own input alone\n"
+        "16 of 64 promised chunks are wrong\n"
+        "nothing arrived at out[(r + 1) % 8], out[(r + 5) % 8] of each rank, r"
+    )
+    equal = lacking(ranks=6, lacks=lambda rank, c: c == 5 and rank > 2, in_place=False)
+    assert equal.startswith("nothing was written there\n2 of 36")  # rank 5 has it
+    assert "nothing arrived" not in equal, "two chunks are told one by one"
+    equal = lacking(ranks=6, lacks=lambda rank, c: c in (4, 5) and rank in (1, 3), in_place=False)
+    assert "nothing arrived at out[4], out[5] of each of ranks 1, 3" in equal
+    other = lacking(ranks=4, lacks=lambda rank, c: rank < 2 and c == rank**2 + 1, in_place=True)
+    assert other.count("holds the rank's own input alone") == 2

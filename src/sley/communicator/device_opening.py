@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from sley.communicator.call_table import CallTable, Key, programs_of
 from sley.communicator.calls import kind_number
 from sley.communicator.link_tables import scratch_bytes
+from sley.communicator.ready import log_problems, who_tells
 from sley.communicator.rendezvous.bootstrap import Rendezvous
 from sley.communicator.selection.device_rules import DeviceLimits
 from sley.communicator.selection.kinds import CALLS
@@ -114,16 +115,16 @@ class DeviceOpening:
             for key, ranges in table.rows.items()
             for sizes, ready in ranges
         ]
-        self._check_same(rows)
+        told = [str(problem) for problem in (*plans.problems, *([unfit] if unfit else []))]
+        who = who_tells(self._check_same(rows, told), rendezvous.rank)
         if rendezvous.rank == 0:
             for row in rows:
                 logger.info("%s: for %s: %s", rendezvous.name, *row)
-        for problem in plans.problems:
-            words = "%s, rank %d: sley's default plans run instead of those of\n%s"
-            logger.warning(words, rendezvous.name, rendezvous.rank, problem)
-        if unfit:
-            words = "%s, rank %d: kernels are not taken from the folder of plans\n%s"
-            logger.warning(words, rendezvous.name, rendezvous.rank, unfit)
+        if who:
+            log_problems(rendezvous.name, who, plans.problems)
+        if who and unfit:
+            words = "%s, %s: kernels are not taken from the folder of plans: %s"
+            logger.warning(words, rendezvous.name, who, unfit)
         return plans, table
 
     def core(self, table: CallTable, watched: Callable[[LinkSet], None]) -> DeviceCore:
@@ -197,9 +198,13 @@ class DeviceOpening:
                 max_blocks=max(1, min(*rooms, DeviceLimits.max_blocks)),
             )
 
-    def _check_same(self, rows: list[tuple[str, str]]) -> None:
-        """N604, on all ranks, unless they have the same rows: calls and plans in words."""
-        first, *others = map(json.loads, self.exchange(json.dumps(rows).encode()))
+    def _check_same(
+        self, rows: list[tuple[str, str]], problems: Sequence[str]
+    ) -> list[Sequence[str]]:
+        """The problems of each rank. N604, on all ranks, unless they have the same rows: calls and
+        plans in words."""
+        every = [json.loads(one) for one in self.exchange(json.dumps([rows, problems]).encode())]
+        first, *others = [one[0] for one in every]
         for rank, other in enumerate(others, 1):
             if other != first:
                 pairs = zip_longest(first, other, fillvalue=("no further calls", "none"))
@@ -209,6 +214,7 @@ class DeviceOpening:
                     f"{self.rendezvous.name!r}, as on rank 0: for {one[0]}, {one[1]}",
                     found=f"for {two[0]}, {two[1]} on rank {rank}",
                 )
+        return [one[1] for one in every]
 
 
 def _in_words(key: Key, in_place: bool | None) -> str:

@@ -13,7 +13,7 @@ from sley.communicator.loading import Loader
 from sley.communicator.memory import Memory, check_slots
 from sley.communicator.messages import Messages
 from sley.communicator.network import connect
-from sley.communicator.ready import ReadyCalls
+from sley.communicator.ready import ReadyCalls, log_problems, who_tells
 from sley.communicator.rendezvous.bootstrap import Rendezvous, bootstrap
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.rendezvous.stores import MpiStore, Store
@@ -109,11 +109,14 @@ class Opening:
         """Opens it. Errors: N60x, N61x, N62x, R507, those of `_plans`."""
         tuner = Tuner(self.settings)
         with self._memory() as memory:
-            rendezvous = self._meet(memory, tuner.words)
+            files = {"files": "1"} if self.settings.plan_dir or self.settings.tuner else {}
+            rendezvous = self._meet(memory, {**tuner.words, **files})
             self.hosts: Hosts = rendezvous.hosts
             check_slots(self.settings, self.hosts)
             with telling(rendezvous.refuse):
                 self.plans = _plans(rendezvous, tuner, self.settings, self._name)
+            if any("files" in one.offered for one in rendezvous.descriptions):
+                self._tell_problems(rendezvous)
             core = self._core(rendezvous, memory, self.settings.patience_s)
             firsts = [rendezvous.descriptions[own[0]] for own in self.hosts.members]
             self._nics = tuple(tuple(nic.name for nic in first.nics) for first in firsts)
@@ -122,6 +125,13 @@ class Opening:
                 rendezvous.drop_store()
                 self._store = None
         return core
+
+    def _tell_problems(self, rendezvous: Rendezvous) -> None:
+        """Logs the problems of the plans, on the first of the ranks that have the same ones."""
+        own = json.dumps([str(problem) for problem in self.plans.problems])
+        who = who_tells([one.decode() for one in rendezvous.exchange(own.encode())], self._rank)
+        if who:
+            log_problems(self._name, who, self.plans.problems)
 
     def open_again(
         self, standing: Standing, leave: Callable[[], object], otherwise: SleyError
@@ -254,11 +264,11 @@ class Opening:
                 name=name,
                 timeout_s=settings.patience_s,
                 are_alone=not settings.replan,
+                told=len(plans.problems),
             )
             if settings.copies is Copies.ATTACHED and not fabric.is_attached:
                 why = "not all ranks let the others read their memory"
                 logger.warning("%s: copies are CACHED: %s", name, why)
-            ready.log_problems()
             closing = opened.pop_all()
         return Core(fabric, transport, calls, messages, failures, plans, loader, ready, closing)
 

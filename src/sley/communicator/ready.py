@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from sley.communicator.calls import Call, kind_number, record_of
 from sley.communicator.loading import AnyPlan, Loader
+from sley.communicator.rendezvous.gather import name_ranks
 from sley.communicator.rendezvous.hosts import Hosts
 from sley.communicator.selection.kinds import Request, size_of
 from sley.communicator.selection.plans import Plans
@@ -15,6 +17,7 @@ from sley.communicator.selection.ready_plans import ReadyPlan
 from sley.communicator.stats import logger
 from sley.engine import native
 from sley.engine.limits import check_slot
+from sley.errors import Diagnostic
 from sley.ir.tables import NONE
 
 Key: TypeAlias = tuple[str | int, int, int, int, bool, int, int]
@@ -40,11 +43,28 @@ _MOST_KEYS = 4096
 """Different calls whose plans are remembered; after more, all are looked up again."""
 
 
+def who_tells(problems: Sequence[Sequence[str]], rank: int) -> str:
+    """Which ranks this one tells of, as the first one with its problems; empty if it isn't.
+    problems: of each rank."""
+    same = [other for other, one in enumerate(problems) if one == problems[rank]]
+    if same[0] != rank:
+        return ""
+    return "all ranks" if len(same) == len(problems) else name_ranks(same)
+
+
+def log_problems(name: str, who: str, problems: Iterable[Diagnostic]) -> None:
+    """Logs plans that can't be used on some ranks of a communicator."""
+    for problem in problems:
+        words = "%s, %s: a plan can't be used, so sley's default ones run: %s"
+        logger.warning(words, name, who, problem)
+
+
 class ReadyCalls:
     """What runs a rank's calls. The first call of its kind, count, type, operation, place and root
     finds and loads the plan, equal ones take it from here.
 
-    native: the same for the engine, for calls without Python. are_alone: whether it has any.
+    native: the same for the engine, for calls without Python. are_alone: whether it has any. told:
+    how many problems of the plans were told at the start.
     """
 
     def __init__(
@@ -58,12 +78,13 @@ class ReadyCalls:
         name: str,
         timeout_s: float,
         are_alone: bool,
+        told: int,
     ) -> None:
         self._are_alone = are_alone
         self._plans, self._loader, self._hosts = plans, loader, hosts
         self._rank, self._name = rank, name
         self._found: dict[Key, PreparedCall] = {}
-        self._problems = 0
+        self._problems = told
         self.native = native.ReadyCalls.create(calls, timeout_s)
         plans.on_registration = self.clear
 
@@ -88,9 +109,7 @@ class ReadyCalls:
     def log_problems(self) -> None:
         """Logs the problems of the plans that are new."""
         problems = self._plans.problems
-        for problem in problems[self._problems :]:
-            words = "%s, rank %d: sley's default plans run instead of those of\n%s"
-            logger.warning(words, self._name, self._rank, problem)
+        log_problems(self._name, f"rank {self._rank}", problems[self._problems :])
         self._problems = len(problems)
 
     def _make(self, key: Key, call: Call, in_place: bool) -> PreparedCall:

@@ -88,8 +88,8 @@ def _sum(one: CallStats, other: CallStats) -> CallStats:
 
 
 def log_to_stderr() -> None:
-    """Logs to standard error at the level that SLEY_DEBUG names (WARN, INFO, DEBUG). Errors: R514
-    for another word."""
+    """Logs to standard error at the level that SLEY_DEBUG names (WARN, INFO, DEBUG); without it,
+    warnings, if the program has no handlers of its own. Errors: R514 for another word."""
     word = os.environ.get("SLEY_DEBUG", "")
     level = _LEVELS.get(word.upper())
     if word and level is None:
@@ -98,16 +98,28 @@ def log_to_stderr() -> None:
             found=f"SLEY_DEBUG={word!r}",
             remedy="Give one of these words, or leave it out.",
         )
-    if level is None or any(isinstance(h, _Handler) for h in logger.handlers):
+    own = [handler for handler in logger.handlers if isinstance(handler, _Handler)]
+    if any(handler.is_asked_for or level is None for handler in own):
         return
-    handler = _Handler(sys.stderr)
-    handler.setFormatter(logging.Formatter("sley %(levelname)s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(level)
+    for handler in own:
+        logger.removeHandler(handler)
+    logger.addHandler(_Handler(is_asked_for=level is not None))
+    if level is not None:
+        logger.setLevel(level)
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
-    pass
+    """Logs to standard error. is_asked_for: even if the program has handlers of its own."""
+
+    def __init__(self, *, is_asked_for: bool) -> None:
+        super().__init__()
+        self.is_asked_for = is_asked_for
+        self.setFormatter(logging.Formatter("sley %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.is_asked_for or not logging.root.handlers:
+            self.stream = sys.stderr  # the one of now, as Python's own last resort does
+            super().emit(record)
 
 
 def opened(kind: type[Any] = object) -> list[Any]:

@@ -74,7 +74,8 @@ def choose(
         from it.
     sizes: the sizes at which candidates are compared, with sizes in between if they are more than a
         factor of 4 apart; of those that are closer, at every second one only candidates that take
-        at a neighbour at most 1.5 times as long as the fastest. The ranges cover all sizes from the first to the last.
+        at a neighbour at most 1.5 times as long as the fastest. The ranges cover all sizes from the
+        first to the last.
     topology: a topology, or its name, as for `sley.topologies.find`; by default the one that the
         first program was written for.
     options: how to compile all candidates. Open options are tried: Simple, LL and LL128, unless the

@@ -191,12 +191,20 @@ def _compare(
     exact, empty_reads = _trace_back(plan, replay, order, cells[some])
     if empty_reads:
         return _refuse_empty_reads(plan, order, [(row, c) for c, row in empty_reads.items()])
-    differences = []
+    writers = _last_writers(plan, order, cells[wrong])
+    unwritten = np.array([cell not in writers for cell in cells[wrong].tolist()])
+    shape = _shape(c, places[wrong][unwritten])
+    differences: list[tuple[str, str]] = []
     for k, cell in zip(some.tolist(), cells[some].tolist(), strict=True):
         value = Counter(c.values[int(c.expected[places[k]])].tolist())
         promise = f"{plan.layout.name(cell)} = {spell(c, value)}"
-        differences.append((promise, difference(c, value, exact.get(cell))))
-    row = _last_writers(plan, order, cells[some[:1]]).get(int(cells[some[0]]), NONE)
+        found = exact.get(cell)
+        told = difference(c, value, found)
+        if cell not in writers and found is not None:
+            told = "nothing arrived: it holds the rank's own input alone"
+        if not differences or cell in writers or not shape:
+            differences.append((promise, told))
+    row = writers.get(int(cells[some[0]]), NONE)
     whole = plan.sources.whole
     program = replace(whole, detail="the program") if whole.file else whole
     at = [whole]
@@ -212,11 +220,42 @@ def _compare(
             found=differences[0][1],
             notes=[
                 f"{int(wrong.sum())} of {len(places)} promised chunks are wrong",
+                *([f"nothing arrived at {shape}"] if shape else []),
                 *unheard(plan, messages, order, int(wrong.sum())),
                 *(f"{promise}: {difference}" for promise, difference in differences[1:]),
             ],
         )
     ]
+
+
+_MOST_INDICES = 4
+"""The most chunks of a rank that a shape names."""
+
+
+def _shape(c: Collective, places: np.ndarray) -> str:
+    """Places of the output that form one shape, in words: equal chunks of all their ranks, or ones
+    as far behind each rank's number; empty for others, and for fewer than three.
+
+    places: positions in `c.expected`, ascending.
+    """
+    rank = np.searchsorted(c.output_offset, places, side="right") - 1
+    chunks = c.output_offset[rank + 1] - c.output_offset[rank]
+    index = places - c.output_offset[rank]
+    ranks = np.unique(rank)
+    if len(places) < 3 or len(ranks) < 2 or (chunks != chunks[0]).any():
+        return ""
+    each = f"each of {spell_ranks(ranks.tolist())}" if len(ranks) < c.ranks else "each rank"
+    for shift, text, who in ((0 * rank, "out[{}]", each), (rank, _BEHIND, f"{each}, r")):
+        found = {tuple(sorted(((index - shift) % chunks)[rank == one].tolist())) for one in ranks}
+        if len(found) == 1:
+            (same,) = found
+            names = [text.format(k, chunks[0]) for k in same[:_MOST_INDICES]]
+            more = f" and {len(same) - len(names)} more" if len(same) > len(names) else ""
+            return f"{', '.join(names)}{more} of {who}"
+    return ""
+
+
+_BEHIND = "out[(r + {}) % {}]"
 
 
 def _refuse_empty_reads(
