@@ -30,6 +30,7 @@ import argparse
 import gc
 import hashlib
 import json
+import os
 import re
 import signal
 import sys
@@ -1039,7 +1040,14 @@ def command():
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     gc.disable()  # there are no cycles, and many objects to look for them in
-    return main()
+    try:
+        code = main()
+        sys.stdout.flush()
+    except OSError as problem:  # such as a full disk
+        sys.stderr.write(f"sley-check: {problem}\n")
+        sys.stderr.flush()
+        os._exit(2)  # what Python still holds can't be written either
+    return code
 
 
 if __name__ == "__main__":

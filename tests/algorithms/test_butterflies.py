@@ -112,6 +112,7 @@ def test_a_ring_in_both_directions_uses_its_links_alike() -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 6, 8, 11])
 def test_all_ranks_add_in_one_order(name: str, ranks: int) -> None:
     order = sley.verification.SumOrder.of(sley.compile(build(name, ranks=ranks)))
+    assert repr(order).startswith(f"SumOrder({name}: order of ")
     by_place: dict[int, set[int]] = {}
     chunks = order.plan.collective.chunks
     for place, tree in zip(order.place.tolist(), order.tree.tolist(), strict=True):

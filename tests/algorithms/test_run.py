@@ -42,7 +42,7 @@ def expected(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Array
             return [blocks.ravel()] * ranks
         case "scatter":
             return list(blocks[collective.root])
-    raise AssertionError(collective.name)
+    raise AssertionError(f"{collective.name}: add what its outputs are, by its definition, here")
 
 
 def memory(collective: sley.Collective, blocks: np.ndarray[Any, Any]) -> Arrays:

@@ -45,6 +45,12 @@ def test_a_certificate_is_checked_without_sley(plans: Mapping[str, Path], tmp_pa
     )
     os.close(out)
     assert (end.returncode, end.stderr) == (-signal.SIGPIPE, b"")
+    with Path("/dev/full").open("w") as full:
+        end = subprocess.run(
+            [*alone, str(plans["pairs"]), str(certificate)], stdout=full, stderr=subprocess.PIPE
+        )
+    assert end.returncode == 2
+    assert end.stderr == b"sley-check: [Errno 28] No space left on device\n"
 
 
 def test_a_runtime_file_has_a_certificate_for_each_place(

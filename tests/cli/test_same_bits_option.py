@@ -91,3 +91,9 @@ def test_a_copied_plan_is_proven_too(tmp_path: Path) -> None:
         sley.save(sley.compile(program, fusion=False), tmp_path / "x.json", target="mscclpp")
         result = packaged(tmp_path, "mscclpp-python", f'what = "{tmp_path / "x.json"}"')
         assert ("N658" in result.stderr) == is_refused, result.output
+
+
+def test_a_machine_without_such_an_order_is_told_by_it() -> None:
+    """A DGX-1 links no ring and not all pairs, but recursive halving, whose order is another."""
+    words = ("choose", "allreduce", "--topology", "dgx1", "-b", "1M", "-e", "1M")
+    assert "N658" in command(*words).stderr

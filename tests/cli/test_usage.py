@@ -30,6 +30,7 @@ def sley(*arguments: object) -> Result:
         ("sim", "there is no command 'sim'. Did you mean simulate?"),
         ("verfiy", "Did you mean verify"),
         ("frobnicate", "sley --help lists them"),
+        ("list allredcue", "Did you mean allreduce"),
         ("topology shw", "there is no command 'shw'. Did you mean show?"),
         ("tune nothing", "there is no command 'nothing'. Did you mean train?"),
         ("run ring-allreduce --ranks 2 --op smu", "Did you mean sum?"),

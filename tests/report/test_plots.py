@@ -1,6 +1,8 @@
 """Tests of plots of simulations."""
 
 import dataclasses
+import errno
+import os
 import subprocess
 import sys
 
@@ -79,3 +81,14 @@ def test_wrong_calls_are_refused(tmp_path):
 def test_matplotlib_is_imported_only_for_a_plot():
     code = "import sys, sley.report.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_plot_on_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SleyError, match="F461") as caught:
+        plot(SIZES, tmp_path / "x.svg")
+    assert "No space left" in str(caught.value)
+    assert not list(tmp_path.iterdir())

@@ -21,7 +21,9 @@ def list_command(text: str | None, as_json: bool) -> None:
     """List the algorithms of the library; with TEXT, those whose name or summary contains it."""
     shown = [a for a in CATALOG.values() if (text or "").lower() in f"{a.name} {a.summary}".lower()]
     if not shown:
-        raise click.UsageError(f"no algorithm has {text!r} in its name or its summary")
+        near = did_you_mean(str(text), [*CATALOG, *(a.collective for a in CATALOG.values())])
+        message = f"no algorithm has {text!r} in its name or its summary. {near}"
+        raise click.UsageError(message.strip())
     if as_json:
         print_json(
             [attributes(a, "name", "collective", "summary", "source", "parameters") for a in shown]

@@ -216,7 +216,7 @@ class SizeType(click.ParamType[int]):
             return value
         size = size_in_bytes(value)
         if size is None:
-            self.fail(f"{value!r} is not a size from 1, such as 4096, 64K or 16M", param, ctx)
+            self.fail(f"{value!r} is not a size from 1, such as 4096, 64K, 16M or 1G", param, ctx)
         return size
 
 

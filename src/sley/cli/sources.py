@@ -31,6 +31,7 @@ from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import Synthesis, low_trees
 from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
+from sley.errors.selection import N658
 from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
 from sley.formats.files import check
 from sley.formats.plan_file import portable_path
@@ -99,7 +100,8 @@ def fitting(
             made.append(make(one))
         except SleyError as error:
             left_out[error.code].append(one.what)
-            refused = refused or error
+            # What has links but not the order that is asked for says more than what lacks links.
+            refused = error if refused is None or error.code == N658.code else refused
         except click.UsageError as error:
             left_out["options that they don't take"].append(one.what)
             refused = refused or error

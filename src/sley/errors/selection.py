@@ -64,6 +64,6 @@ N658 = Rule(
     "host the ranks one after another, then the hosts' sums; balanced, a tree of the ranks. It is "
     "proven of every plan.",
     example="comm.plans.register(sley.algorithms.ring_allreduce(comm.ranks))  # with same_bits",
-    instead="Leave same_bits out, or write an algorithm with that order: `sley verify --order` "
-    "shows a plan's.",
+    instead="Take or write an algorithm with that order: `sley verify --order` shows a plan's. Or "
+    "leave same_bits out.",
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sley.formats import write_file
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray, IntArray
 from sley.ir.words import Op
@@ -59,7 +61,7 @@ def plot(
 
     path: the file; its suffix, .svg, .png or .pdf, selects the format.
     names: one for each simulation, by default the plans' names.
-    Errors: R512, P810, F460 for another suffix.
+    Errors: R512, P810, F460 for another suffix, F461.
     """
     require_simulations(simulations)
     labels = simulation_names(simulations, names)
@@ -80,7 +82,7 @@ def charts(
     """Axes below one another, which are written to a file at the end. The caller's settings of
     matplotlib are neither used nor changed, so that the same input gives the same bytes.
 
-    heights: of each, in inches. font: the size in points. Errors: R512, F460.
+    heights: of each, in inches. font: the size in points. Errors: R512, F460, F461.
     """
     suffix = check_suffix(path)
     own = {
@@ -92,7 +94,9 @@ def charts(
 
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
         yield list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
-        figure.savefig(path, dpi=_DPI, metadata=METADATA[suffix], format=suffix[1:])
+        content = BytesIO()
+        figure.savefig(content, dpi=_DPI, metadata=METADATA[suffix], format=suffix[1:])
+    write_file(path, content.getvalue())
 
 
 def _draw_curve(axes: Axes, simulations: Sequence[Simulation], names: list[str]) -> None:

@@ -223,6 +223,9 @@ class SumOrder:
             tree = further[0]
         return self.plan.place(trees.maker[tree])
 
+    def __repr__(self) -> str:
+        return f"SumOrder({self.plan.name}: {str(self).splitlines()[0]})"
+
     def __str__(self) -> str:
         if not len(self.tree):
             return "order of sums: there are none"
