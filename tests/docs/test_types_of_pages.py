@@ -4,6 +4,7 @@ would."""
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,7 @@ def test_mypy_finds_no_error(users: Path) -> None:
     assert seen(done.stdout) == SEEN
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="pyright runs on Node.js")
 def test_pyright_finds_no_error(users: Path) -> None:
     # mypy doesn't look into these packages either: PyTorch's types differ between versions.
     code = "\n".join(path.read_text("utf-8") for path in (users / "users").glob("*.py"))

@@ -66,6 +66,8 @@ NOTEBOOKS = {
         "choices = sley.choose(ring, ['4K', '64K'], '1x2', channels=1, instances=1)\nchoices",
         "choices.at('4K')",
         "choices.at('4K').begin",
+        "choices.ranges",
+        "[choices.plan_for('4K')] * 2",
         "sley.run(choices.plan_for('4K'), ['4K', '8K'], iterations=1, warmup=1)",
         "sley.run(choices.plan_for('4K'), '4K', iterations=1, warmup=1)[0]",
     ],
@@ -77,6 +79,8 @@ NOTEBOOKS = {
         "plan = sley.compile(sley.algorithms.ring_allreduce(4), topology='1x4', schedule='hpds')",
         "plan.instructions",
         "plan.estimate",
+        "sley.verify(plan).order",
+        "sley.Options(channels=1)",
         "plan.collective",
     ],
     "mistakes": [

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from sley.errors import SleyError, without_inner_frames
 from sley.errors.report import P815
+from sley.formats.files import FileProof
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
 from sley.ir.program import Program
@@ -33,6 +34,7 @@ from sley.report.tables import Text, pipeline_table, plan_summary, plan_table, s
 from sley.topologies.forests import Forest
 from sley.topologies.structure import link_classes
 from sley.verification import Proof
+from sley.verification.order import SumOrder
 
 
 @without_inner_frames
@@ -160,9 +162,9 @@ def proof_html(proof: Proof) -> str:
     return _head(proof) + text_html(proof.holds)
 
 
-def text_html(text: str) -> str:
-    """A text as it is."""
-    return f"<pre>{escape(text)}</pre>"
+def text_html(value: object) -> str:
+    """A value's text as it is printed."""
+    return f"<pre>{escape(str(value))}</pre>"
 
 
 def choices_html(choices: Any) -> str:
@@ -170,10 +172,10 @@ def choices_html(choices: Any) -> str:
     return _head(choices) + _rows_html(choices.rows)
 
 
-def list_html(values: list[Any]) -> str | None:
+def list_html(values: list[Any] | tuple[Any, ...]) -> str | None:
     """A table with a row for each simulation, measurement or other value of one kind that sley
-    returned; nothing for another list."""
-    if type(values) is not list:  # whose own HTML this function hides
+    returned; nothing for another list or tuple."""
+    if type(values) not in (list, tuple):  # whose own HTML this function hides
         own = getattr(values, "_repr_html_", None)
         return own() if own else None
     kinds = {type(value) for value in values}
@@ -196,8 +198,11 @@ def register() -> None:
         Table: table_html,
         Value: fields_html,
         Proof: proof_html,
+        SumOrder: text_html,
+        FileProof: text_html,
         Text: text_html,
         list: list_html,
+        tuple: list_html,
     }.items():
         html.for_type(kind, function)
     for module, names in _FURTHER.items():  # of rooms above, or not always imported
@@ -209,6 +214,8 @@ def register() -> None:
 _FURTHER = {
     "sley.communicator.stats": "CallStats",
     "sley.compiler.choices": "Choices Choice Prediction RunnerUp",
+    "sley.compiler.group_plans": "GroupCall GroupPlans",
+    "sley.compiler.options": "Options",
     "sley.engine.measure": "Measurement",
     "sley.ir.cost_model": "CostModel",
     "sley.model.bounds.bounds": "Bound",
@@ -233,6 +240,8 @@ def _cells(value: Any) -> dict[str, str]:
             "busbw GB/s": f"{value.busbw_GBps:.2f}",
             "of bound": f"{value.of_bound:.1%}",
         }
+    if isinstance(value, (Plan, Program, Topology, Proof)):  # whose fields are tables
+        return {type(value).__name__.lower(): repr(value)}
     names = getattr(value, "_fields", None) or [f.name for f in fields(value)]
     return {name.replace("_", " "): brief(getattr(value, name)) for name in names}
 
