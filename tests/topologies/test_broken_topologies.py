@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,15 @@ def test_replan_compares_plans_before_and_after(algorithm: str) -> None:
     for one in found.values():
         assert one["bound_before_us"] <= one["bound_after_us"] <= one["new_plan_us"]
     assert slow["new_plan_us"] < gone["new_plan_us"]
+
+
+def test_replan_writes_files_for_runtimes(tmp_path: Path) -> None:
+    """Plans in instruction order, or with Direct, have none."""
+    new = tmp_path / "new.xml"
+    words = ("--topology", "1x4", "--degraded", "gpu1-switch0@0=0.5", "-o", str(new))
+    result = CliRunner().invoke(main, ["replan", "ring-allgather", *words])
+    assert result.exit_code == 0, result.output
+    assert sley.load(new).protocol is not sley.Protocol.DIRECT
 
 
 @pytest.mark.parametrize(

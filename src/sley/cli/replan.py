@@ -21,7 +21,7 @@ from sley.compiler import choose
 from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import compared, fastest
 from sley.errors import SleyError
-from sley.formats import files
+from sley.formats import FORMATS, files
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
@@ -94,7 +94,12 @@ def replan_command(
             options = compared(plan.collective.name, switched=len(plan.grouped) > 0)
             plan = choose(lift(plan), size, whole, **options).at(size).plan
         name, in_place = plan.collective.name, plan.collective.in_place
-        found = fastest(name, left, size, in_place=in_place).choice
+        # A file for a runtime has a plan that the runtime can run.
+        form = FORMATS.get(output.suffix.lower()) if output else None
+        target = form and form.targets[0]
+        found = fastest(
+            name, left, size, in_place=in_place, target=target, interpreter=False
+        ).choice
     new = found.plan
     if output is not None:
         files.save(new, output)

@@ -323,7 +323,7 @@ def fastest(
     **overrides: Any,
 ) -> Fastest:
     """The trees or routes that are the fastest for a size in the simulator, with the options
-    `compared` and overrides of them.
+    `compared`, and overrides of them and of other arguments of `choose`.
 
     chunks: only the trees of `pack_forest`, or routes, with so many. limit_s: after so many seconds
     no further ones are made or compared, once there are some. Errors: T612.
