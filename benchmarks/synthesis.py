@@ -8,10 +8,9 @@ bandwidth bound by the loads of links, and processor seconds and peak memory of 
 process of its own; then of low trees the fewest sends, the most of the bound, its sends and the
 seconds. Without topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs.
 --random adds N random topologies of up to 12 GPUs with direct links; --failures N random failures
-of each topology: a card that is gone or at half its rate. --simulate also finds the fastest plan of
-64 blocks a rank at most at 1 GB, and the fastest of the library's other algorithms, with the same
-options. --small finds both from 1 KB to 4 MB, with the options of sley synthesize, for random
-topologies too.
+of each topology: a card that is gone or at half its rate. --simulate also finds, at 1 GB, what sley
+synthesize takes, and the fastest of the library's other algorithms, with the same options and as
+many blocks. --small finds both from 1 KB to 4 MB, for random topologies too.
 """
 
 from __future__ import annotations
@@ -109,13 +108,16 @@ def library(topology: Any, collective: str) -> list[Any]:
     """The programs of the library's other algorithms that fit a topology."""
     import sley
     from sley.algorithms import for_collective
+    from sley.topologies import link_rings
 
     words = {"ranks": topology.ranks, "nodes": topology.nodes}
     words["gpus"] = topology.ranks // topology.nodes
-    found = []
+    along, found = link_rings(topology).orders.tolist(), []
     for one in for_collective(collective):
         try:
-            program = one.function(**{w: words[w] for w in one.required}, in_place=True)
+            given = {w: words[w] for w in one.required}
+            given |= {"orders": along} if along and "orders" in one.parameters else {}
+            program = one.function(**given, in_place=True)
             sley.compile(program, topology=topology, verify=False)
         except (sley.SleyError, KeyError):
             continue
@@ -164,19 +166,18 @@ def simulated(what: str, collective: str, within: float) -> list[object]:
     """The share of the bound of the fastest plan along trees or routes, and of the library's
     others, with the algorithm's name."""
     from sley import topologies
-    from sley.compiler.synthesis import Synthesis
+    from sley.compiler.synthesis import fastest
+    from sley.ir.sizes import size_in_bytes
 
-    topology = topologies.find(what)
-    trees = [Synthesis.of(collective, topology, within=within).program(in_place=True)]
+    topology, size = topologies.find(what), size_in_bytes(SIZE)
+    made = fastest(collective, topology, size, within=within, in_place=True).choice
+    words = f"{made.plan.protocol.value} in {made.plan.blocks_per_rank} blocks"
+    row: list[object] = [made.end.of_bound, words]
     others = library(topology, collective)
-    row: list[object] = []
-    for programs in (trees, others):
-        if not programs:  # ranks that no link joins
-            row += [0.0, "no other"]
-            continue
-        found = best(programs, collective, SIZE, topology, channels=[1, 2], max_blocks=64)
-        row += [found.end.of_bound, found.algorithm]
-    return row
+    if not others:  # ranks that no link joins
+        return [*row, 0.0, "no other"]
+    found = best(others, collective, SIZE, topology, channels=[1, 2])
+    return [*row, found.end.of_bound, f"{found.algorithm} {found.plan.protocol.value}"]
 
 
 def main() -> None:
@@ -209,8 +210,8 @@ def main() -> None:
                 low = [least, f"{share:.1%}", sends, f"{seconds:.2f}"]
             line = form.format(name, collective, ranks, *numbers, *low)
             if given.simulate:
-                made, _, other, best = simulated(what, collective, given.within)
-                line += f"   {SIZE}: {made:.1%}, {best} {other:.1%}"
+                made, words, other, name = simulated(what, collective, given.within)
+                line += f"   {SIZE}: {made:.1%} ({words}), {name} {other:.1%}"
             print(line, flush=True)
             for text in small(what, collective) if given.small else ():
                 print(f"    {text}", flush=True)

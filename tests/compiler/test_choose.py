@@ -301,6 +301,23 @@ def test_a_search_that_is_ended_gives_the_best_so_far(
     assert last.end.time_us > table.ranges[-1].end.time_us
 
 
+def test_the_time_also_ends_within_a_series_of_instances() -> None:
+    only = {"schedule": "msccl", "protocol": "Simple", "channels": 1, "allocate": "connection"}
+    found = sley.choose(RING, SIZES, NDV4, instances=[1, 2, 4], limit_s=0, **only)
+    assert (found.left, found.candidates) == (2, 1)
+
+
+def test_switches_are_tried_with_direct_too() -> None:
+    """It spares the copies into slots, and out of them."""
+    cluster = sley.topologies.dgx_h100_nvls(1)
+    program = sley.algorithms.build("nvls-allreduce", nodes=1, gpus=8)
+    only = {"schedule": "msccl", "instances": 4}
+    found = sley.choose(program, "256M", cluster, **only).at("256M")
+    assert found.plan.protocol is sley.Protocol.DIRECT
+    simple = sley.compile(program, topology=cluster, protocol="Simple", **only)
+    assert found.end.time_us < 0.95 * sley.simulate(simple, "256M").time_us
+
+
 @pytest.mark.parametrize("plan_first", [True, False])
 def test_a_plan_beside_its_own_program_stays_a_candidate(plan_first: bool) -> None:
     plan = sley.compile(RING, topology=NDV4, instances=4, channels=1, **BY_CONNECTION)

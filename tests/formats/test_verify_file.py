@@ -25,7 +25,7 @@ def test_a_proof_names_place_slots_and_input() -> None:
     assert conditions(outside) == {
         "place": "out of place",
         "slots": "3 slots or more, one for each chunk",
-        "input": "the input is kept",
+        "input": "calls don't change their input",
     }
 
 
@@ -34,7 +34,7 @@ def test_the_conditions_are_a_line_each_with_place_and_sizes_first(tmp_path: Pat
     sley.save(exchange(in_place=False), path, min_bytes=64)
     (proof,) = sley.verify_file(path, "executor").proofs
     first, place, sizes, *others = proof.holds.splitlines()
-    assert (first, place) == ("holds for:", "  out of place")
+    assert (first, place) == ("the proof holds for:", "  out of place")
     assert sizes.startswith("  64 and more")
     assert len(others) == len(proof.conditions) - 2
 

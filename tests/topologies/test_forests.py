@@ -676,10 +676,27 @@ def test_the_front_goes_from_low_trees_to_the_most_bandwidth() -> None:
     assert large.algbw_GBps > 1.15 * small.algbw_GBps
     most = max(one.algbw_GBps for one in front)
     assert most >= Synthesis.of(collective, topology).algbw_GBps
-    for one in front:
+    assert (front[-1].algbw_GBps, front[-1].is_even) == (pytest.approx(most), True)
+    for one in front[:-1]:
         lower = [o for o in front if o.sends < one.sends and o.chunks <= one.chunks]
         limit = max([o.algbw_GBps for o in lower], default=0)
         assert one.algbw_GBps > 1.1 * limit or one.algbw_GBps == most
+
+
+def test_even_trees_fill_links_that_one_block_can_not() -> None:
+    topology = topologies.find("ndv4:2")
+    made = Synthesis.of("allgather", topology, within=0.01)
+    even = made.even
+    assert (made.is_even, even.is_even) == (False, True)
+    assert even.loads == pytest.approx(made.loads)
+    assert even.chunks == made.chunks
+    options = {"topology": topology, "protocol": "Direct", "verify": False}
+    share, of_even = (
+        sley.simulate(sley.compile(one.program(in_place=True), **options), "1G").of_bound
+        for one in (made, even)
+    )
+    assert share < 0.93
+    assert of_even > 0.95
 
 
 def test_after_the_limit_of_time_nothing_further_is_compared() -> None:

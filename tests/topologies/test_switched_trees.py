@@ -126,12 +126,13 @@ def test_switched_trees_run(in_place: bool, protocol: str) -> None:
 
 
 def test_the_fastest_plan_uses_switches_for_large_sizes() -> None:
-    cluster = nvls(1, 4)
+    """On 4 GPUs trees are as fast, with Direct."""
+    cluster = nvls(1, 8)
     found = fastest("allreduce", cluster, 1 << 30, in_place=True)
     large, choice = found.synthesis, found.choice
     assert large.switched
     assert len(choice.plan.grouped)
-    bounds = Bounds.of(sley.AllReduce(4), cluster)
+    bounds = Bounds.of(sley.AllReduce(8), cluster)
     assert choice.end.algbw_GBps >= 0.9 * bounds.algbw_GBps
     small = fastest("allreduce", cluster, 1 << 10, in_place=True).synthesis
     assert not small.switched

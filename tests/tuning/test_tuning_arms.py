@@ -5,13 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import sley
 from sley import Topology, topologies
+from sley.communicator.selection.policy import program_of
+from sley.compiler.synthesis import Synthesis
 from sley.errors import SleyError
+from sley.ir.sizes import SizeRange
 from sley.model.nccl import choice as nccl
 from sley.model.simulation import Simulator
 from sley.tuning.arms import SIZES, Arms, grid_of
 from sley.tuning.arrays import read_arrays, write_arrays
-from sley.tuning.policy import Recipe
+from sley.tuning.policy import Machine, PlanRow, Policy, Recipe, read, write
 from sley.tuning.sweeps import ArmTimes, sweep
 from support.inputs.tuning import arms_among
 
@@ -54,6 +58,21 @@ def test_without_switches_arms_keep_to_the_links():
     default = arms.recipes[arms.default(1 << 20)]
     assert [list(order) for order in default.arguments["orders"]] == along
     assert arms.time_us(arms.default(1 << 20), 1 << 20) > 0
+
+
+def test_trees_for_the_cluster_are_arms_that_a_policy_may_have(tmp_path):
+    square = Topology.from_links("square", 4, [(0, 1), (1, 3), (3, 2), (2, 0), (0, 1)])
+    arms = Arms.of("allgather", square)
+    trees = [arm for arm in arms.rows if arm.recipe.name == "forest-allgather"]
+    made = Synthesis.of("allgather", square).arguments["trees"]
+    assert {arm.recipe.arguments["trees"] for arm in trees} == {tuple(map(tuple, made))}
+    row = PlanRow(trees[0].recipe, SizeRange(0, None), "allgather")
+    policy = Policy((row,), machine=Machine("simulator", "square", "f00d", 1, 4))
+    write(policy, tmp_path / "policy.toml")
+    (again,) = read(tmp_path / "policy.toml").rows
+    assert again.recipe == trees[0].recipe
+    program = program_of(again.recipe, 1, 4, in_place=False)
+    assert sley.compile(program, topology=square, **again.recipe.options) == trees[0].plan
 
 
 def test_arms_are_distinct_and_fit_on_the_gpus(arms):

@@ -16,6 +16,8 @@ from sley.cli.options import (
 )
 from sley.cli.output import Phases, print_rows
 from sley.cli.sources import plan_of, program_or_lifted, program_or_plan, topology_of
+from sley.errors import SleyError
+from sley.errors.formats import F404
 from sley.ir.topology import Topology
 from sley.report.pictures import (
     Picture,
@@ -48,7 +50,7 @@ from sley.report.pictures.canvas import check_suffix
 def draw_command(
     selection: Selection, of: str, output: Path, chosen: tuple[int, ...], phases: Phases
 ) -> None:
-    """Draw WHAT, a small program or plan, as SVG or PNG."""
+    """Draw WHAT, a small program or plan, or with --of topology a cluster, as SVG or PNG."""
     check_suffix(output)
     picture = _picture(selection, of, chosen, phases)
     with phases("writing"):
@@ -86,9 +88,14 @@ def _check_ranks(ranks: tuple[int, ...], total: int) -> tuple[int, ...] | None:
 
 
 def _cluster(selection: Selection, phases: Phases) -> Topology:
-    """The named topology, or the program's own."""
+    """The named topology, the program's own, or what is no program but a topology's name."""
     named = topology_of(selection.topology)
-    cluster = named or program_or_plan(selection, None, phases).topology
+    try:
+        cluster = named or program_or_plan(selection, None, phases).topology
+    except SleyError as error:
+        if error.code != F404.code:
+            raise
+        cluster = topology_of(selection.what)
     if cluster is None:
         raise click.UsageError(f"{selection.what} has no topology; name one with --topology")
     return cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,7 +18,7 @@ from sley.cli.options import (
 )
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.sources import topology_of
-from sley.compiler.synthesis import Synthesis, fastest
+from sley.compiler.synthesis import Fastest, Synthesis, fastest
 from sley.errors import counted
 from sley.formats import program_source, write_file
 from sley.ir.program import Program
@@ -83,46 +84,71 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             in_place=in_place,
             limit_s=limit_s,
         )
-    front, made, choice = found.front, found.synthesis, found.choice
-    part, program = made.parts[0], choice.program
-    word, best = "trees", dict[str, float]()
-    if isinstance(part, Routing):
-        word, best = "routes", {"best_routes_GBps": part.optimum_GBps}
-    c = program.collective
-    orders = c.blocks * c.chunks // part.chunks if not best else 1
-    bounds = Bounds.of(c, cluster)
-    share = made.algbw_GBps / bounds.algbw_GBps
-    _write(made, program, output)
+    bounds = Bounds.of(found.choice.program.collective, cluster)
+    _write(found.synthesis, found.choice.program, output)
     if phases.quiet:
-        phases.print_json(
-            program=program.name,
-            **{word: len(part.weight)},
-            height=part.height,
-            chunks=part.chunks,
-            sum_orders=orders,
-            algbw_GBps=made.algbw_GBps,
-            **best,
-            front=[attributes(one, "sends", "chunks", "algbw_GBps") for one in front],
-            bound_GBps=bounds.algbw_GBps,
-            bound=bounds.reason,
-            simulated={
-                "size_bytes": size,
-                "time_us": choice.end.time_us,
-                "of_bound": choice.end.of_bound,
-                "blocks": choice.plan.blocks_per_rank,
-                "options": options_json(choice.options),
-            },
-            left=found.left,
-            output=None if output is None else str(output),
-        )
+        phases.print_json(**_facts(found, bounds, size), output=output and str(output))
         return
+    print_rows(_rows(found, bounds, size))
+    print_written(output)
+    _print_front(found, bounds)
+    if found.left:
+        echo(f"# the time was over: {counted(found.left, 'combination')} not compared")
+    phases.report()
+
+
+def _word(made: Synthesis) -> str:
+    return "routes" if isinstance(made.parts[0], Routing) else "trees"
+
+
+def _sum_orders(found: Fastest) -> int:
+    """Into how many orders of sums the program divides each chunk of its trees."""
+    c = found.choice.program.collective
+    is_routed = isinstance(found.synthesis.parts[0], Routing)
+    return 1 if is_routed else c.blocks * c.chunks // found.synthesis.chunks
+
+
+def _facts(found: Fastest, bounds: Bounds, size: int) -> dict[str, Any]:
+    """What --json prints."""
+    made, choice = found.synthesis, found.choice
+    part = made.parts[0]
+    best = {"best_routes_GBps": part.optimum_GBps} if isinstance(part, Routing) else {}
+    return {
+        "program": choice.program.name,
+        _word(made): len(part.weight),
+        "height": part.height,
+        "chunks": part.chunks,
+        "sum_orders": _sum_orders(found),
+        "algbw_GBps": made.algbw_GBps,
+        **best,
+        "front": [attributes(one, "sends", "chunks", "algbw_GBps") for one in found.front],
+        "bound_GBps": bounds.algbw_GBps,
+        "bound": bounds.reason,
+        "simulated": {
+            "size_bytes": size,
+            "time_us": choice.end.time_us,
+            "of_bound": choice.end.of_bound,
+            "blocks": choice.plan.blocks_per_rank,
+            "options": options_json(choice.options),
+        },
+        "left": found.left,
+    }
+
+
+def _rows(found: Fastest, bounds: Bounds, size: int) -> list[tuple[str, object]]:
+    """The lines about the fastest."""
+    made, choice, orders = found.synthesis, found.choice, _sum_orders(found)
+    part, share = made.parts[0], made.algbw_GBps / bounds.algbw_GBps
+    best, whole = list[tuple[str, object]](), "high, for {} of all ranks' data"
+    if isinstance(part, Routing):
+        best = [("best routes", f"{part.optimum_GBps:.2f} GB/s algbw at most")]
+        whole = "long, for {} of each rank's data"
     of, data = counted(part.height, "send"), counted(part.chunks, "chunk")
-    whole = "high, for {} of all ranks' data" if not best else "long, for {} of each rank's data"
-    rows = [
-        ("program", program.name),
-        (word, f"{len(part.weight)}, at most {of} {whole.format(data)}"),
+    return [
+        ("program", choice.program.name),
+        (_word(made), f"{len(part.weight)}, at most {of} {whole.format(data)}"),
         *[("sums", f"in {orders} orders")] * (orders > 1),
-        *(("best routes", f"{rate:.2f} GB/s algbw at most") for rate in best.values()),
+        *best,
         ("link loads", f"{made.algbw_GBps:.2f} GB/s algbw, {share:.1%} of the bound"),
         ("bound", f"{bounds.algbw_GBps:.2f} GB/s, by {bounds.reason}"),
         (
@@ -133,12 +159,6 @@ def synthesize_command(  # as many parameters as options; click passes each by n
         ("options", choice.options),
         ("proven", "right values, no races, no hangs"),
     ]
-    print_rows(rows)
-    print_written(output)
-    _print_front(front, made, word, bounds)
-    if found.left:
-        echo(f"# the time was over: {counted(found.left, 'combination')} not compared")
-    phases.report()
 
 
 def _write(made: Synthesis, program: Program, output: Path | None) -> None:
@@ -154,12 +174,12 @@ def _write(made: Synthesis, program: Program, output: Path | None) -> None:
     tree_picture(down).save(output)
 
 
-def _print_front(front: list[Synthesis], made: Synthesis, word: str, bounds: Bounds) -> None:
+def _print_front(found: Fastest, bounds: Bounds) -> None:
     """Prints what was compared, with the fastest marked."""
-    head = (f"{name:>10}" for name in ("sends", word, "chunks", "GB/s", "of bound"))
-    echo("\ncompared  " + "".join(head))
-    for one in front:
+    head = (f"{name:>10}" for name in ("sends", _word(found.synthesis), "chunks", "GB/s"))
+    echo("\ncompared  " + "".join(head) + f"{'of bound':>10}")
+    for one in found.front:
         counts = one.sends, len(one.parts[0].weight), one.chunks
         rates = f"{one.algbw_GBps:>10.2f}{one.algbw_GBps / bounds.algbw_GBps:>10.1%}"
         row = "".join(f"{number:>10}" for number in counts) + rates
-        echo(f"{'fastest' if one is made else '':<10}{row}")
+        echo(f"{'fastest' if one is found.synthesis else '':<10}{row}")

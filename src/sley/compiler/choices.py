@@ -168,8 +168,8 @@ class Choices:
         head = [
             f"# {title}",
             f"# {self._searched}; the chosen plans are proven",
-            f"# each is within {MARGIN:.0%} of the fastest in its range; the simulator's own "
-            f"errors, median / 90th percentile: {errors_text(self.topology)}",
+            f"# at each size of its range, a plan is at most {MARGIN:.0%} slower than the fastest; "
+            f"the simulator's own errors, median / 90th percentile: {errors_text(self.topology)}",
         ]
         if self.left:
             head.append(f"# the time was over: {counted(self.left, 'combination')} not compared")
@@ -189,7 +189,8 @@ class Choices:
             return []
         begins: dict[str, list[str]] = {}
         for choice in self.ranges:
-            names = ", ".join(files.runtimes(choice.plan)) or "no runtime"
+            names = ", ".join(files.runtimes(choice.plan))
+            names = names or f"no runtime ({files.why_none(choice.plan)})"
             begins.setdefault(names, []).append(size_text(choice.begin.size_bytes))
         return [f"# files for {names}: from {', '.join(of)}" for names, of in begins.items()]
 

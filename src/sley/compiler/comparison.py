@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -70,8 +69,8 @@ class _Task(NamedTuple):
     """Series of options with one schedule for a contender.
 
     fastest: the least times so far. known: the plans that have been simulated. apart: for series
-    that share blocks, the times of the plans that don't, by options. until: no series begins later,
-    as `time.time` tells it, but the first.
+    that share blocks, the times of the plans that don't, by options. until: nothing begins later,
+    as `time.time` tells it, but what there must be one of.
     """
 
     series: tuple[Series, ...]
@@ -118,7 +117,7 @@ class CandidateComparison:
         # A step more, so that progress ends when the search does.
         done, is_stopped, refused = 0, progress(0, total + 1) is True, self._compiler.refused
         given = list(self._compiler.given())
-        self._take(_compare(self._compiler, given, self._fastest, set()))
+        self._take(_compare(self._compiler, given, self._fastest, set(), until)[0])
         for result in self._results(executor, until):
             self._take(result.compared)
             done += result.done
@@ -218,10 +217,20 @@ def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
     compared, fastest, known, done = list[_Compared](), dict(task.fastest), set(task.known), 0
     left = list(task.series)
     while left and (done == 0 or time.time() < until):
-        series = left.pop(0)
-        wanted = partial(_may_win, compiler, task, fastest, series)
-        compared += _compare(compiler, list(compiler.compiled(series, wanted)), fastest, known)
-        done += len(series.options)
+        series, asked, late = left.pop(0), 0, 0
+
+        def wanted(options: Options, of: Series = series) -> bool:
+            nonlocal asked, late
+            if (asked or _is_any(fastest)) and time.time() > task.until:
+                late += 1
+                return False
+            asked += 1
+            return _may_win(compiler, task, fastest, of, options)
+
+        made = list(compiler.compiled(series, wanted))
+        found, cut = _compare(compiler, made, fastest, known, task.until)
+        compared += found
+        done += len(series.options) - late - cut
     rest = task._replace(series=tuple(left), fastest=fastest, known=frozenset(known))
     return _Result(compared, compiler.refused, done, rest if left else None)
 
@@ -231,7 +240,7 @@ def _may_win(
 ) -> bool:
     """Whether options are worth compiling: they don't share blocks, or the plan without shared
     blocks is within reach of the fastest."""
-    if not series.shares_blocks or any(first == float("inf") for first, _ in fastest.values()):
+    if not series.shares_blocks or not _is_any(fastest):
         return True
     apart = replace(options, allocate=Allocation.CONNECTION)
     times_us = task.apart.get(apart)
@@ -247,11 +256,21 @@ def _may_win(
     )
 
 
+def _is_any(fastest: _Fastest) -> bool:
+    """Whether there is a time at each size."""
+    return all(first < float("inf") for first, _ in fastest.values())
+
+
 def _compare(
-    compiler: CandidateCompiler, made: list[Candidate], fastest: _Fastest, known: set[bytes]
-) -> list[_Compared]:
+    compiler: CandidateCompiler,
+    made: list[Candidate],
+    fastest: _Fastest,
+    known: set[bytes],
+    until: float,
+) -> tuple[list[_Compared], int]:
     """Simulates every candidate that can still be second, or within MARGIN of the fastest, by its
-    lower bound; of equal plans the first. Updates `fastest` and `known`."""
+    lower bound; of equal plans the first. Updates `fastest` and `known`. Returns what is compared,
+    and how many candidates a size lacks since the time was over."""
     between = _between(sorted(fastest))
     limit = compiler.space.limit
     keys = {one.position: digest(one.plan) for one in made}
@@ -262,6 +281,7 @@ def _compare(
             known.add(key)
             fit.append(one)
     times_us: dict[Position, _Times] = {one.position: {} for one in made}
+    cut = set[Position]()
     for size in sorted(fastest, key=between.__contains__):
         first, second = fastest[size]
         near = (
@@ -280,6 +300,9 @@ def _compare(
         for one in sorted(near, key=lambda one: one.least(size)):
             if one.least(size) > max(first * (1 + MARGIN), second):
                 break
+            if first < float("inf") and time.time() > until:
+                cut.add(one.position)
+                continue
             time_us = one.simulator(size).time_us
             times_us[one.position][size] = time_us
             first, second = sorted((first, second, time_us))[:2]
@@ -290,7 +313,7 @@ def _compare(
         is_near = any(us <= fastest[size][0] * (1 + MARGIN) for size, us in times.items())
         plan, blocks = one.plan if is_near else None, one.plan.blocks_per_rank
         found.append(_Compared(one.position, one.options, keys[one.position], blocks, times, plan))
-    return found
+    return found, len(cut)
 
 
 def _between(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:

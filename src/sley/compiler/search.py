@@ -78,10 +78,11 @@ def choose(
         first to the last.
     topology: a topology, or its name, as for `sley.topologies.find`; by default the one that the
         first program was written for.
-    options: how to compile all candidates. Open options are tried: Simple, LL and LL128, unless the
-        program requests a protocol; all schedules that the other options allow; both allocations,
-        unless the program requests thread blocks; 1, 2 and 4 channels, unless it requests channels;
-        1 to 24 instances. The other options have the defaults of `compile`.
+    options: how to compile all candidates. Open options are tried: Simple, LL and LL128, with
+        switches Simple and Direct, unless the program requests a protocol; all schedules that the
+        other options allow; both allocations, unless the program requests thread blocks; 1, 2 and 4
+        channels, unless it requests channels; 1 to 24 instances. The other options have the
+        defaults of `compile`.
     interpreter, model: as for `Simulator`; by default an interpreter runs the plans if `target`
         has one for MSCCL XML (msccl, executor, rccl).
     target: a runtime that must be able to run the plans: for one that reads MSCCL XML they are
@@ -216,6 +217,7 @@ class _CandidateSearch:
         """The choice for a range, verified. Errors: V2xx."""
         chosen = self.candidates[index]
         verify(chosen.plan)
+        known = {row.size_bytes: row.times_us[index] for row in rows}
         others = [
             (time_us / row.times_us[index] - 1, row.size_bytes, other)
             for row in rows
@@ -234,8 +236,8 @@ class _CandidateSearch:
                 candidate.position.as_given,
             )
         return Choice(
-            begin=_predict(chosen, begin),
-            end=_predict(chosen, end),
+            begin=_predict(chosen, begin, known),
+            end=_predict(chosen, end, known),
             program=chosen.program,
             options=chosen.options,
             plan=chosen.plan,
@@ -259,9 +261,11 @@ def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
     return groups
 
 
-def _predict(candidate: Candidate, size_bytes: int) -> Prediction:
-    simulation = candidate.simulator(size_bytes)
-    return Prediction(size_bytes, simulation.time_us, simulation.bound)
+def _predict(candidate: Candidate, size_bytes: int, known: dict[int, float]) -> Prediction:
+    """The prediction for a size. known: simulated times, by size."""
+    simulator = candidate.simulator
+    time_us = known[size_bytes] if size_bytes in known else simulator(size_bytes).time_us
+    return Prediction(size_bytes, time_us, simulator.bounds.at(size_bytes))
 
 
 def _middle(low: int, high: int) -> int | None:

@@ -115,8 +115,8 @@ def _fitting(fixed: Options, program: Program) -> dict[str, tuple[Any, ...]]:
     by_connection = t.by_hand.any() or has_groups
     # Whether the compiler may choose the channel of any transfer.
     has_open_channel = ((t.channel == NONE) & t.remote & ~t.by_hand).any()
-    # DIRECT only on request: in the model it has the times of Simple.
-    protocols = (Protocol.SIMPLE,) if has_groups else FIFO_PROTOCOLS
+    # Others have DIRECT only on request: most runtimes have none.
+    protocols = (Protocol.SIMPLE, Protocol.DIRECT) if has_groups else FIFO_PROTOCOLS
     parts = int(np.lcm.reduce(t.instances.astype(np.int64))) if len(t) else 1
     return {
         "schedule": schedules,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from sley.errors.topology import T612
 from sley.ir.program import Program
 from sley.ir.tables import NONE, FloatArray, Value
 from sley.ir.topology import Topology
+from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import (
     Forest,
     Routing,
@@ -40,10 +41,11 @@ COMPARED: Mapping[str, Any] = {
     "schedule": ["msccl", "hpds"],
     "allocate": "connection",
     "channels": 1,
-    "protocol": ["Simple", "LL", "LL128"],
-    "instances": [1, 2, 4],
+    "protocol": ["Simple", "LL", "LL128", "Direct"],
+    "instances": [1, 2, 4, 8, 16],
 }
-"""The options with which plans along trees are compared; those that `choose` tries take minutes."""
+"""The options with which plans along trees are compared; those that `choose` tries take minutes.
+Direct spares the copies into slots and out of them, for which trees wait at each rank."""
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""
@@ -51,11 +53,7 @@ _OF_ROUTES = {"schedule": "msccl"}
 _OF_MANY = {"instances": 1}
 """The same of more than MOST_DIRECT ranks: such programs have many blocks already."""
 
-_OF_SWITCHES = {
-    "schedule": "msccl",
-    "protocol": ["Simple", "Direct"],
-    "instances": [1, 2, 4, 8, 16],
-}
+_OF_SWITCHES = {"schedule": "msccl", "protocol": ["Simple", "Direct"]}
 """The options of programs with switches: other schedules and protocols have none. With Direct they
 read and write the ranks' own buffers, which spares copies into slots."""
 
@@ -64,6 +62,9 @@ _OF_ORDERS = {"schedule": "msccl"}
 
 _MOST_SUMS = 1 << 14
 """About the most sums of a program in several orders."""
+
+_CLOSE = 0.01
+"""The share of the bandwidth that further trees may lack, for large sizes."""
 
 _FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared, of each height."""
@@ -76,6 +77,12 @@ _SEND_US = 3.0
 
 _FAR = 3
 """Trees that sends and link loads alone make so many times as slow as the fastest are left out."""
+
+_MERGED = {"schedule": "hpds", "protocol": ["Simple", "Direct"], "instances": 1}
+"""The options of trees with a few connections more than blocks fit on a GPU: some share a block."""
+
+_MOST_MERGED = RESIDENT_BLOCKS * 5 // 4
+"""The connections of a rank up to which that is tried: sharing more blocks costs too much."""
 
 _MOST_CONNECTIONS = 64
 """The connections of a rank above which trees share channels."""
@@ -199,6 +206,23 @@ class Synthesis(Value):
         leaves = int(np.bincount(above, leaf).max(initial=1))
         return max(1, min(leaves, _MOST_SUMS // up.parent.size))
 
+    @property
+    def is_even(self) -> bool:
+        """Whether all parts are trees that carry one chunk."""
+        return all(isinstance(p, Forest) and bool((p.weight == 1).all()) for p in self.parts)
+
+    @property
+    def even(self) -> Synthesis:
+        """The same trees, each as several that carry one chunk: one thread block may not move a
+        heavy tree's data as fast as a link. Not for routes."""
+        parts = list[Forest | Routing]()
+        for part in self.parts:
+            if isinstance(part, Forest):
+                parent = np.repeat(part.parent, part.weight, axis=0)
+                part = replace(part, weight=np.ones(len(parent), np.int64), parent=parent)
+            parts.append(part)
+        return replace(self, parts=tuple(parts))
+
     def program(
         self, *, in_place: bool = False, channels: int | None = None, sum_orders: int = 1
     ) -> Program:
@@ -218,10 +242,7 @@ class Synthesis(Value):
             return [self.program(in_place=in_place)]
         if self.topology.ranks <= MOST_RANKS:
             made = self.program(in_place=in_place)
-            t = made.transfers
-            ends = np.stack([t.src, t.dst, t.channel])[:, t.src != t.dst]
-            most = np.bincount(np.unique(ends, axis=1)[:2].ravel(), minlength=1).max()
-            if most <= _MOST_CONNECTIONS:
+            if _connections(made) <= (RESIDENT_BLOCKS if self.is_even else _MOST_CONNECTIONS):
                 return [made]
         return [self.program(in_place=in_place, channels=number) for number in _FEW_CHANNELS]
 
@@ -257,17 +278,20 @@ def synthesize(
     return made.program(in_place=in_place)
 
 
-def low_trees(collective: str, topology: Topology) -> list[Synthesis]:
+def low_trees(collective: str, topology: Topology, until: float = float("inf")) -> list[Synthesis]:
     """The front of trees with few chunks, by ascending height, from the least possible one until
-    higher ones have hardly more bandwidth; none for a collective that takes no trees, or for more
-    ranks than are packed together, since matching needs their third power. Errors: T612."""
+    higher ones have hardly more bandwidth, or the monotonic clock is at `until`; none for a
+    collective that takes no trees, or for more ranks than are packed together, since matching needs
+    their third power. Errors: T612."""
     made = list[Synthesis]()
     if collective not in _DIRECTIONS or topology.ranks > MOST_RANKS:
         return made
     for height in range(least_height(topology), topology.ranks):
-        before = made
-        row = [Synthesis.of(collective, topology, chunks=n, height=height) for n in _FEW_CHUNKS]
-        made = _front([*made, *_distinct(row)])
+        before, row = made, list[Synthesis]()
+        for number in _FEW_CHUNKS:
+            if time.monotonic() < until:
+                row.append(Synthesis.of(collective, topology, chunks=number, height=height))
+        made = _front([*made, *_distinct(row)]) if row else made
         if made == before:
             break
     return made
@@ -305,33 +329,13 @@ def fastest(
     no further ones are made or compared, once there are some. Errors: T612.
     """
     until = time.monotonic() + (float("inf") if limit_s is None else limit_s)
-    many = topology.ranks > MOST_DIRECT and _algorithm(collective).collective == _ROUTED
-    numbers = (None, *_FEW_CHUNKS) if chunks is None and not many else (chunks,)
-    made = list[Synthesis]()
-    for n in numbers:
-        if not made or time.monotonic() < until:
-            made.append(Synthesis.of(collective, topology, chunks=n, within=within, switches=False))
-    collective = made[0].collective
-    if chunks is None and time.monotonic() < until:
-        made = _front([*low_trees(collective, topology), made[0], *_distinct(made[1:])])
-        if collective == "allreduce":
-            made += through_switches(topology, within)[-1:]
-    about_us = [one.sends * _SEND_US + size / one.algbw_GBps / 1e3 for one in made]
-    near = [m for m, us in zip(made, about_us, strict=True) if us <= _FAR * min(about_us)]
+    collective = _algorithm(collective).collective
+    made = _tried(collective, topology, chunks, within, until)
+    many = topology.ranks > MOST_DIRECT and collective == _ROUTED
     found, left = list[tuple[Synthesis, Choice]](), 0
-    whole = [(one, p) for one in near for p in one.compared_programs(in_place=in_place)]
-    ordered = [
-        (one, one.program(in_place=in_place, sum_orders=one.sum_orders))
-        for one in near
-        if one.sum_orders > 1
-    ]
-    for programs, options in (
-        ([(one, p) for one, p in whole if not one.switched], compared(collective)),
-        ([(one, p) for one, p in whole if one.switched], compared(collective, switched=True)),
-        (ordered, {**compared(collective), **_OF_ORDERS}),
-    ):
-        if not programs:
-            continue
+    for programs, options in _contests(_near(made, size), in_place, until):
+        if found and time.monotonic() >= until:
+            break
         options = {**options, **(_OF_MANY if many else {}), **overrides}
         left_s = None if limit_s is None else max(until - time.monotonic(), 0)
         made_of = [program for _, program in programs]
@@ -339,6 +343,81 @@ def fastest(
         choice, left = choices.at(size), left + choices.left
         found.append((next(one for one, p in programs if p is choice.program), choice))
     return Fastest(made, *min(found, key=lambda one: one[1].end.time_us), left)
+
+
+def _tried(
+    collective: str, topology: Topology, chunks: int | None, within: float, until: float
+) -> list[Synthesis]:
+    """The trees or routes that come into question, by ascending sends, then even trees and those
+    through switches: at least one, and no further ones after `until`."""
+    many = topology.ranks > MOST_DIRECT and collective == _ROUTED
+    each = [(chunks, within)]
+    if chunks is None and not many:
+        each += [(None, _CLOSE)] if within > _CLOSE and collective != _ROUTED else []
+        each += [(number, within) for number in _FEW_CHUNKS]
+    made = list[Synthesis]()
+    for number, share in each:
+        if not made or time.monotonic() < until:
+            made.append(
+                Synthesis.of(collective, topology, chunks=number, within=share, switches=False)
+            )
+    if chunks is not None or time.monotonic() >= until:
+        return made
+    made = _front([*low_trees(collective, topology, until), made[0], *_distinct(made[1:])])
+    by_bandwidth = sorted(made, key=lambda one: -one.algbw_GBps)
+    for even in (one.even for one in by_bandwidth if not one.is_even):
+        if _connections(even.program(in_place=True)) <= RESIDENT_BLOCKS:
+            made.append(even)
+            break
+    return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])
+
+
+def _near(made: list[Synthesis], size: int) -> list[Synthesis]:
+    """Without those that sends and link loads alone make much slower than the fastest, which comes
+    first."""
+
+    def about_us(one: Synthesis) -> float:
+        return one.sends * _SEND_US + size / one.algbw_GBps / 1e3
+
+    by_time = sorted(made, key=about_us)
+    return [one for one in by_time if about_us(one) <= _FAR * about_us(by_time[0])]
+
+
+def _contests(
+    near: list[Synthesis], in_place: bool, until: float
+) -> Iterator[tuple[list[tuple[Synthesis, Program]], Mapping[str, Any]]]:
+    """The programs that are compared with one another, and with which options: those without
+    switches, those with some, the one that needs a few blocks too many, and sums in several orders;
+    none after the first after `until`."""
+    whole, shared = list[tuple[Synthesis, Program]](), list[tuple[Synthesis, Program]]()
+    for one in near:
+        if not (whole or shared) or time.monotonic() < until:
+            programs = [(one, made) for made in one.compared_programs(in_place=in_place)]
+            # Trees that share channels come last: they are slower most of the time.
+            (whole if len(programs) == 1 else shared).extend(programs)
+    whole += shared
+    for switched in (False, True):
+        programs = [(one, p) for one, p in whole if one.switched is switched]
+        if programs:
+            yield programs, compared(programs[0][0].collective, switched=switched)
+    most = max(near, key=lambda one: (one.algbw_GBps, one.is_even))
+    if not (most.switched or most.is_even) and time.monotonic() < until:
+        program = most.program(in_place=in_place)
+        if RESIDENT_BLOCKS < _connections(program) <= _MOST_MERGED:
+            yield [(most, program)], {**COMPARED, **_MERGED, "max_blocks": RESIDENT_BLOCKS}
+    ordered = list[tuple[Synthesis, Program]]()
+    for one in near:
+        if one.sum_orders > 1 and time.monotonic() < until:
+            ordered.append((one, one.program(in_place=in_place, sum_orders=one.sum_orders)))
+    if ordered:
+        yield ordered, {**compared(ordered[0][0].collective), **_OF_ORDERS}
+
+
+def _connections(program: Program) -> int:
+    """The most connections of a rank."""
+    t = program.transfers
+    ends = np.stack([t.src, t.dst, t.channel])[:, t.src != t.dst]
+    return int(np.bincount(np.unique(ends, axis=1)[:2].ravel(), minlength=1).max())
 
 
 def _distinct(made: list[Synthesis]) -> list[Synthesis]:

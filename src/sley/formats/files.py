@@ -216,12 +216,22 @@ def runtimes(plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _refused(check: Callable[..., object], *given: object) -> bool:
+def why_none(plan: Plan) -> str:
+    """What is wrong with a plan that no runtime can run, in a few words: for the first target."""
+    for form in formats.FORMATS.values():
+        for name in form.target_names:
+            refused = _refused(formats.check, plan, name) or _refused(_prove, plan, form)
+            if refused is not None:
+                return refused.diagnostics[0].found
+    return ""
+
+
+def _refused(check: Callable[..., object], *given: object) -> SleyError | None:
     try:
         check(*given)
-    except SleyError:
-        return True
-    return False
+    except SleyError as error:
+        return error
+    return None
 
 
 def _prove(plan: Plan, form: Format) -> Plan:

@@ -80,7 +80,7 @@ class Condition:
         return {"about": self.about, "text": self.text}
 
 
-INPUT_KEPT = Condition("input", "the input is kept")
+INPUT_KEPT = Condition("input", "calls don't change their input")
 """What a proof promises of the input, rather than a circumstance."""
 
 

@@ -21,6 +21,7 @@ from sley.communicator.selection.policy import program_of
 from sley.compiler import Options, compile
 from sley.compiler.candidates import candidates
 from sley.compiler.space import INSTANCES, Space
+from sley.compiler.synthesis import Synthesis
 from sley.errors import SleyError, check_name
 from sley.errors.tuning import D921
 from sley.ir.plan import Plan
@@ -284,16 +285,16 @@ def recipe_of(choice: nccl.CollectiveChoice) -> Recipe:
 def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Recipe, Program]]:
     """The algorithms of a collective that can run on a cluster, and their programs. Several rings
     go along its links where there are no switches. Errors: D921."""
-    # A policy's file has no place for the trees or routes of a topology.
-    own = (a for a in CATALOG.values() if a.collective == collective)
-    known = [a for a in own if not a.is_synthesised]
+    known = [a for a in CATALOG.values() if a.collective == collective]
     if actions == "nccl":
         known = [a for a in known if a.name in _OF_NCCL]
     (nodes, gpus), along = grid_of(topology), link_rings(topology).orders.tolist()
     found = []
     for one in known:
-        takes_orders = along and "orders" in one.parameters
-        recipe = Recipe(one.name, {"orders": along} if takes_orders else {})
+        arguments = {"orders": along} if along and "orders" in one.parameters else {}
+        if one.is_synthesised:
+            arguments = Synthesis.of(collective, topology, switches=False).arguments
+        recipe = Recipe(one.name, arguments)
         # Some algorithms need a power of two, or more than one node or GPU in a node.
         with contextlib.suppress(SleyError):
             program = program_of(recipe, nodes, gpus, in_place=IN_PLACE[collective])

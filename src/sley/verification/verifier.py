@@ -153,7 +153,7 @@ class Proof:
     def holds(self) -> str:
         """The conditions for people, a line each: places, roots, counts and sizes first."""
         by_subject = sorted(self.conditions, key=lambda one: _FIRST.get(one.about, len(_FIRST)))
-        return "\n  ".join(["holds for:", *map(str, by_subject)])
+        return "\n  ".join(["the proof holds for:", *map(str, by_subject)])
 
     def under(self, conditions: Iterable[Condition]) -> Proof:
         """The proof, which holds only under these conditions as well. Errors: V221 if no call meets

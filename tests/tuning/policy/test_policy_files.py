@@ -140,6 +140,8 @@ def rejected(path, code):
         ("max_bytes = 1023", "arguments = { orders = 3 }", "D901", "orders"),
         ("max_bytes = 1023", "arguments = { orders = [[0, -1]] }", "D901", "-1"),
         ("max_bytes = 1023", "arguments = { stages = 1 }", "D901", "stages"),
+        ("max_bytes = 1023", "arguments = { stages = [] }", "D901", "stages"),
+        ("max_bytes = 1023", "arguments = { trees = [[1, -2]] }", "D901", "-2"),
         ("max_bytes = 1023", "in_place = true", "D901", "ring-allreduce"),
         ('seed = "0"', "seed = 0", "D901", "notes"),
         ('seed = "0"', 'seed = "\\u001b[31m"', "D901", "control"),

@@ -21,6 +21,7 @@ from sley.ir.collectives import SIZED
 from sley.ir.plan_table import Machine, PlanRow, PlanTable, Recipe, read_table
 from sley.ir.program import Program
 from sley.ir.sizes import SizeRange
+from sley.ir.tables import NONE
 from sley.ir.topology import MAX_RANKS
 from sley.ir.words import Schedule, is_integer
 
@@ -160,18 +161,23 @@ def _check_row(row: PlanRow) -> None:
         _check_recipe(recipe, row.collective)
 
 
+_ROWS = {"orders": 0, "trees": NONE, "up_trees": NONE, "routes": NONE}
+"""Arguments that a policy may have, with the least number in their rows. Weights of trees and
+routes are numbers below MAX_RANKS, too."""
+
+
 def _check_recipe(recipe: Recipe, collective: str) -> None:
     """Errors: C304, D901, D904."""
     names = [a.name for a in CATALOG.values() if a.collective == collective]
     check_name(D904, "an algorithm", recipe.name, names)
-    orders = recipe.arguments.get("orders", ())
-    is_list = isinstance(orders, tuple) and all(isinstance(one, tuple) and one for one in orders)
-    if recipe.arguments.keys() - {"orders"} or not (
-        is_list
-        and all(is_integer(rank) and 0 <= rank < MAX_RANKS for row in orders for rank in row)
-    ):
-        expected = "no arguments but orders, lists of ranks"
-        raise D901.error(expected=expected, found=repr(recipe.arguments))
+    for word, rows in recipe.arguments.items():
+        least = _ROWS.get(word, MAX_RANKS)
+        is_list = isinstance(rows, tuple) and all(isinstance(one, tuple) and one for one in rows)
+        if least == MAX_RANKS or not (
+            is_list and all(is_integer(n) and least <= n < MAX_RANKS for one in rows for n in one)
+        ):
+            expected = f"no arguments but {', '.join(_ROWS)}, lists of ranks"
+            raise D901.error(expected=expected, found=f"{word}={rows!r:.80}")
     if Options.of(None, recipe.options).schedule is Schedule.AUTO:
         raise D901.error(expected="one schedule, which auto would choose", found="schedule='auto'")
     if recipe.tile not in TILES:

@@ -108,7 +108,7 @@ def _tightest_parts(cuts: Cuts, chunks: int, levels: list[Level]) -> RateLimit:
             parts = sum(int(c.sum()) for c in chosen)
             total = sum(float(c[k].sum()) for c, k in zip(capacity, chosen, strict=True))
             used = [level.word for level, c in zip(levels, chosen, strict=True) if c.any()]
-            where = f"among {parts} parts, each a {' or a '.join(used)}, together"
+            where = f"between {parts} parts (each a {' or a '.join(used)}), in all"
             limits.append(RateLimit(2 * (parts - 1) * chunks, total, where))
             ratio = (parts - 1) / total
             chosen, value = _choose_parts(levels, capacity, ratio)

@@ -52,7 +52,8 @@ class Simulator:
         of more than LONG tiles is otherwise extrapolated from calls of STEADY and LONG.
     bounds: the collective's lower bounds on the topology, if they have been computed already.
 
-    The attribute `inputs` has what the event loop gets of the plan and the topology, for any size.
+    The attribute `inputs` has what the event loop gets of the plan and the topology, for any size;
+    `bounds` the lower bounds.
 
     Errors: S701, R514, V201, C301, C305, C307, T604.
     """
@@ -81,7 +82,7 @@ class Simulator:
         self.interpreter = bool(interpreter)
         self._keep = executions
         self.inputs = LoopInputs.of(plan, self.topology, interpreter=self.interpreter)
-        self._bounds = bounds or Bounds.of(plan.collective, self.topology)
+        self.bounds = bounds or Bounds.of(plan.collective, self.topology)
         self._steady: dict[float, list[Simulation]] = {}
 
     def __call__(self, size: int | str) -> Simulation:
@@ -97,7 +98,7 @@ class Simulator:
                 for tiles in (STEADY, LONG)
             ]
         few, many = self._steady[cut.tile_bytes]
-        many = replace(many, size_bytes=size_bytes, bound=self._bounds.at(size_bytes))
+        many = replace(many, size_bytes=size_bytes, bound=self.bounds.at(size_bytes))
         # LONG - STEADY tiles took many - few, and so do as many further ones. If what comes behind
         # a slow link has become shorter meanwhile, that can't go on: not below the link's own time.
         further = (cut.tiles - 1 + cut.last_bytes / cut.tile_bytes - LONG) / (LONG - STEADY)
@@ -132,7 +133,7 @@ class Simulator:
             launch_us=self.inputs.launch_us,
             startup_us=self.topology.startup_us,
             time_us=float(blocks.end_us.max(initial=self.inputs.launch_us)),
-            bound=self._bounds.at(size_bytes),
+            bound=self.bounds.at(size_bytes),
             blocks=blocks,
             links=_loads(found, len(self.topology.links)),
             critical=critical,
@@ -148,7 +149,7 @@ class Simulator:
             self.plan,
             replace(self.topology, links=links, model=model),
             interpreter=self.interpreter,
-            bounds=self._bounds,
+            bounds=self.bounds,
         )
 
 
