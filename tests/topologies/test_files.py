@@ -291,6 +291,9 @@ def test_a_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
         loaded(tmp_path, HEAD + SWITCH + "GBs = 3\n")
     with pytest.raises(sley.SleyError, match="Did you mean ndv4"):
         loaded(tmp_path, 'name = "x"\nlike = "ndv44"\n')
+    with pytest.raises(sley.SleyError, match=r"Did you mean gpus\?") as caught:
+        loaded(tmp_path, HEAD.replace("gpus =", "gpus_per_node =") + SWITCH)
+    assert len(caught.value.diagnostics) == 1, "gpus isn't missed, too"
 
 
 def test_nodes_are_refused_for_graphs_and_beyond_the_limits(tmp_path: Path) -> None:

@@ -96,11 +96,14 @@ def shortened(notes: list[str]) -> list[str]:
     return [*notes[: NOTES - 2], f"... {len(notes) - NOTES + 2} more"]
 
 
+_LOADED = sys.modules
+"""The modules; a file that sley runs may put something else in their place."""
+
+
 def known_file(code: str) -> str:
     """The file of a code object by the name under which its user knows it: a notebook's cell as
     "Cell In[14]", which IPython keeps under another."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
+    shell = getattr(_LOADED.get("IPython"), "get_ipython", lambda: None)()
     # IPython 7, which hosted notebooks still have, names no cells.
     name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
     cell = name_of and name_of(code)

@@ -170,11 +170,14 @@ class Section:
         return self.rule.diagnostic(at=at, expected=expected, found="no such key", remedy=remedy)
 
     def _unknown(self, key: str, known: Collection[str], wanted: Collection[str]) -> Diagnostic:
+        # gpus in one tool's files is gpus_per_node in another's.
+        longer = [one for one in wanted if one.startswith(f"{key}_") or key.startswith(f"{one}_")]
+        near = did_you_mean(longer[0], longer) if longer else ""
         return self.rule.diagnostic(
             at=self.place(key),
             expected=", ".join(sorted(known)),
             found=excerpt(key),
-            remedy=did_you_mean(key, wanted) or did_you_mean(key, known),
+            remedy=did_you_mean(key, wanted) or near or did_you_mean(key, known),
         )
 
     def key_faults(
