@@ -207,6 +207,18 @@ class Synthesis(Value):
         return max(1, min(leaves, _MOST_SUMS // up.parent.size))
 
     @property
+    def connections(self) -> int:
+        """The most connections of a rank, each in one direction, if trees with a common edge have
+        channels of their own; 0 for routes."""
+        counts = np.zeros(self.topology.ranks, np.int64)
+        for part in self.parts:
+            if isinstance(part, Forest):
+                tree, rank = np.nonzero(part.parent != NONE)
+                for end in (rank, part.parent[tree, rank]):
+                    counts += np.bincount(end, minlength=len(counts))
+        return int(counts.max())
+
+    @property
     def is_even(self) -> bool:
         """Whether all parts are trees that carry one chunk."""
         return all(isinstance(p, Forest) and bool((p.weight == 1).all()) for p in self.parts)
@@ -240,10 +252,9 @@ class Synthesis(Value):
         # With switches a block announces data to many.
         if self.collective == _ROUTED or self.switched:
             return [self.program(in_place=in_place)]
-        if self.topology.ranks <= MOST_RANKS:
-            made = self.program(in_place=in_place)
-            if _connections(made) <= (RESIDENT_BLOCKS if self.is_even else _MOST_CONNECTIONS):
-                return [made]
+        most = RESIDENT_BLOCKS if self.is_even else _MOST_CONNECTIONS
+        if self.topology.ranks <= MOST_RANKS and self.connections <= most:
+            return [self.program(in_place=in_place)]
         return [self.program(in_place=in_place, channels=number) for number in _FEW_CHANNELS]
 
 
@@ -365,8 +376,8 @@ def _tried(
         return made
     made = _front([*low_trees(collective, topology, until), made[0], *_distinct(made[1:])])
     by_bandwidth = sorted(made, key=lambda one: -one.algbw_GBps)
-    for even in (one.even for one in by_bandwidth if not one.is_even):
-        if _connections(even.program(in_place=True)) <= RESIDENT_BLOCKS:
+    for even in (one.even for one in by_bandwidth if not one.is_even and collective != _ROUTED):
+        if even.connections <= RESIDENT_BLOCKS:
             made.append(even)
             break
     return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])
@@ -401,23 +412,16 @@ def _contests(
         if programs:
             yield programs, compared(programs[0][0].collective, switched=switched)
     most = max(near, key=lambda one: (one.algbw_GBps, one.is_even))
-    if not (most.switched or most.is_even) and time.monotonic() < until:
+    is_near = RESIDENT_BLOCKS < most.connections <= _MOST_MERGED
+    if is_near and not (most.switched or most.is_even) and time.monotonic() < until:
         program = most.program(in_place=in_place)
-        if RESIDENT_BLOCKS < _connections(program) <= _MOST_MERGED:
-            yield [(most, program)], {**COMPARED, **_MERGED, "max_blocks": RESIDENT_BLOCKS}
+        yield [(most, program)], {**COMPARED, **_MERGED, "max_blocks": RESIDENT_BLOCKS}
     ordered = list[tuple[Synthesis, Program]]()
     for one in near:
         if one.sum_orders > 1 and time.monotonic() < until:
             ordered.append((one, one.program(in_place=in_place, sum_orders=one.sum_orders)))
     if ordered:
         yield ordered, {**compared(ordered[0][0].collective), **_OF_ORDERS}
-
-
-def _connections(program: Program) -> int:
-    """The most connections of a rank."""
-    t = program.transfers
-    ends = np.stack([t.src, t.dst, t.channel])[:, t.src != t.dst]
-    return int(np.bincount(np.unique(ends, axis=1)[:2].ravel(), minlength=1).max())
 
 
 def _distinct(made: list[Synthesis]) -> list[Synthesis]:
