@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import os
 import pickle
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -160,3 +162,43 @@ def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     file.unlink()
     recorder.tell()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_forked_child_writes_files_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLEY_DUMP", f"{tmp_path}/r")
+    assert flight_recorder.recorder() is flight_recorder.recorder() is not None
+    child = os.fork()
+    if child == 0:
+        mine, until = Group(), time.monotonic() + 10
+        flight_recorder.recorder().add(mine)  # type: ignore[union-attr]
+        while time.monotonic() < until and not (tmp_path / "r0").exists():
+            time.sleep(0.01)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "r0").exists()
+
+
+@pytest.mark.parametrize("problem", [OSError("full"), KeyError("send")])
+def test_what_a_handler_of_the_log_calls_ends(
+    problem: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(flight_recorder.FlightRecorder, "_look", lambda self: None)
+    monkeypatch.setattr(flight_recorder, "_write", refuse)
+    recorder, mine, said = flight_recorder.FlightRecorder(f"{tmp_path}/r"), Group(), list[str]()
+    recorder.add(mine)
+
+    def call_again(*told: object) -> None:
+        said.append(str(told[-1]))
+        recorder.tell()
+
+    monkeypatch.setattr(flight_recorder.logger, "warning", call_again)
+    call = threading.Thread(target=recorder.tell, daemon=True)
+    call.start()
+    call.join(10)
+    assert not call.is_alive()
+    assert said == [str(problem)]

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Lock = TypeVar("Lock", threading.Lock, "threading.RLock")
 
 
 class LateError(Exception):
@@ -68,7 +69,7 @@ def within(limit_s: float, function: Callable[..., T], *arguments: Any) -> T:
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def fork_safe(lock: threading.Lock) -> threading.Lock:
+def fork_safe(lock: Lock) -> Lock:
     """The lock, which a fork waits for, so that no child finds it held by a thread that it hasn't.
     A lock that is taken within another one is made first."""
     os.register_at_fork(

@@ -122,7 +122,8 @@ class FlightRecorder:
         self._entries: deque[Entry] = deque(maxlen=MOST_ENTRIES)
         self._logs: list[GroupLog] = []
         self._records = count()
-        self._lock = fork_safe(threading.Lock())
+        # A handler of a signal or of the log may make a call, which fails, or fork.
+        self._lock = fork_safe(threading.RLock())
         threading.Thread(target=self._look, name="sley-dump", daemon=True).start()
 
     def add(self, group: Any) -> GroupLog:
@@ -155,7 +156,7 @@ class FlightRecorder:
                 within(_WRITE_S, _write, Path(path), content)
             except LateError:
                 logger.warning("%s isn't written within %g s", path, _WRITE_S)
-            except (OSError, ValueError, RuntimeError) as problem:
+            except Exception as problem:  # whatever it is, the call's own error is more important
                 logger.warning("%s can't be written: %s", path, reason_of(problem))
 
     def _look(self) -> None:
@@ -229,6 +230,10 @@ class FlightRecorder:
 @cache
 def _recorder(prefix: str) -> FlightRecorder:
     return FlightRecorder(prefix)
+
+
+# A forked child has no thread that looks for its failures.
+os.register_at_fork(after_in_child=_recorder.cache_clear)
 
 
 def recorder() -> FlightRecorder | None:
