@@ -94,7 +94,7 @@ $(VENV)/.smoke: $(VENV)/.runtime
 
 # Only the tools of the extra `dev`: installing `.[dev]` would build the native part again.
 $(VENV)/.dev: $(VENV)/.runtime
-	@echo "installing the tools for development into $(VENV), 1.9 GB, in some minutes"
+	@echo "installing the tools for development into $(VENV), 2 GB, in some minutes"
 	@$(BIN)/python -c 'import tomllib; \
 		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 		print(*project["optional-dependencies"]["dev"], sep="\n")' > $@.txt

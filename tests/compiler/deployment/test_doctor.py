@@ -705,11 +705,11 @@ def test_a_plan_of_sley_in_a_directory_is_named_with_the_command_that_writes_it(
     assert "codec" not in told
 
 
-@pytest.mark.parametrize("make", [lambda path: None, os.mkfifo])
-def test_the_overview_of_a_path_without_files_fails(tmp_path, make):
+@pytest.mark.parametrize(("make", "code"), [(lambda path: None, 2), (os.mkfifo, 1)])
+def test_the_overview_of_a_path_without_files_fails(tmp_path, make, code):
     make(tmp_path / "plans")
     result = CliRunner().invoke(main, ["doctor", str(tmp_path / "plans")])
-    assert (result.exit_code, "F503" in result.stderr) == (1, True), result.output
+    assert (result.exit_code, "F503" in result.stderr) == (code, True), result.output
 
 
 def test_the_effect_of_a_file_that_stops_communicators_is_said(tmp_path):
