@@ -35,8 +35,9 @@ def test_draw_writes_a_picture_of_each_stage(
     assert f'<g id="{shown}' in (tmp_path / "ring.svg").read_text()
 
 
-def test_a_topology_is_drawn_by_its_name_alone(tmp_path: Path) -> None:
-    result = sley("draw", "2x2", "--of", "topology", "-o", tmp_path / "x.svg")
+@pytest.mark.parametrize("name", ["2x2", "routed-torus:4"])  # which is near an algorithm's name
+def test_a_topology_is_drawn_by_its_name_alone(name: str, tmp_path: Path) -> None:
+    result = sley("draw", name, "--of", "topology", "-o", tmp_path / "x.svg")
     assert result.exit_code == 0, result.output
     assert '<g id="vertex-3' in (tmp_path / "x.svg").read_text()
     assert "T604" in sley("draw", "ndv9", "--of", "topology", "-o", tmp_path / "y.svg").stderr

@@ -124,3 +124,8 @@ def test_errors_and_heads_of_tables_have_colours(
 def test_texts_of_files_make_no_colours(colored: None, capsys: pytest.CaptureFixture[str]) -> None:
     output.echo("[red]name[/red] \x1b[31m", nl=False)
     assert capsys.readouterr().out == "[red]name[/red] \\x1b[31m"
+
+
+def test_rows_with_numbers_are_no_heads(colored: None, capsys: pytest.CaptureFixture[str]) -> None:
+    output.echo("8  ranks\n9  ranks")
+    assert capsys.readouterr().out == "8  ranks\n9  ranks\n"

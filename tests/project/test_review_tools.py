@@ -101,6 +101,8 @@ def test_annotations_hold_what_ends_others() -> None:
         " found 50 %25. Mend it."
     )
     assert annotation_lines("github", [], [error])[0].startswith("::notice ")
+    spaced = Diagnostic(V206, (Place("a b#1%.py"),), "x", "y", "z")
+    assert '"uri": "a%20b%231%25.py"' in "\n".join(annotation_lines("sarif", [spaced]))
 
 
 def test_a_sarif_log_has_results_with_rules_and_lines(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -76,7 +77,7 @@ def _result(level: str, one: Diagnostic) -> dict[str, Any]:
         "message": {"text": _message(one, place)},
     }
     if place.file:
-        where: dict[str, Any] = {"artifactLocation": {"uri": Path(place.file).as_posix()}}
+        where: dict[str, Any] = {"artifactLocation": {"uri": quote(Path(place.file).as_posix())}}
         if place.line:
             region = {"startLine": place.line, "startColumn": place.column}
             where["region"] = {name: value for name, value in region.items() if value}

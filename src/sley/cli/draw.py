@@ -18,6 +18,7 @@ from sley.cli.output import Phases, print_rows
 from sley.cli.sources import plan_of, program_or_lifted, program_or_plan, topology_of
 from sley.errors import SleyError
 from sley.errors.formats import F404
+from sley.errors.language import L120
 from sley.ir.topology import Topology
 from sley.report.pictures import (
     Picture,
@@ -93,7 +94,7 @@ def _cluster(selection: Selection, phases: Phases) -> Topology:
     try:
         cluster = named or program_or_plan(selection, None, phases).topology
     except SleyError as error:
-        if error.code != F404.code:
+        if error.code not in (F404.code, L120.code):
             raise
         cluster = topology_of(selection.what)
     if cluster is None:

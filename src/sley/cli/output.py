@@ -66,8 +66,9 @@ _COLORS = (
     (r"^  (also|called from|expected|found|note|remedy|more)(?=:)", "cyan"),
     (r"(?<= )[A-Z]\d{3} [a-z][a-z-]+$", "bold"),
     (r"^#.*$", "dim"),
-    # The names of columns: words far apart, above a row with numbers.
-    (r"^(?! +[a-z ]+:)[^\d\n#]*\S  +\S[^\d\n]*$(?=\n.*\d)", "bold"),
+    # The names of columns: words far apart, above a row with numbers. Looks ahead, since a search
+    # that goes back takes the square of a long line's time.
+    (r"^(?! [a-z ]+:)(?=[^\d\n#]*\S  +\S)[^\d\n]*$(?=\n.*\d)", "bold"),
 )
 """What stands out in lines, on terminals with colours: diagnostics, proofs, heads of tables."""
 
