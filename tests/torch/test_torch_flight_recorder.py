@@ -202,3 +202,17 @@ def test_what_a_handler_of_the_log_calls_ends(
     call.join(10)
     assert not call.is_alive()
     assert said == [str(problem)]
+
+
+def test_a_rank_that_has_ended_its_groups_keeps_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder.FlightRecorder, "_look", lambda self: None)
+    recorder, mine = flight_recorder.FlightRecorder(f"{tmp_path}/r"), Group()
+    log, int8 = recorder.add(mine), sley.engine.types.DATA_TYPES["int8"]
+    with monkeypatch.context() as joined:
+        joined.setattr(dist, "is_initialized", lambda: True)
+        joined.setattr(dist, "get_rank", lambda: 3)
+        log.begin(1, sley.communicator.Call("all_reduce", 0, 0, 0, 0, 4, int8))
+    recorder.tell()
+    assert [file.name for file in tmp_path.iterdir()] == ["r3"]
