@@ -114,3 +114,11 @@ def test_a_simulation_is_its_report_or_its_text_if_that_is_too_large(
     monkeypatch.setattr(views, "MOST_BYTES", 1000)
     assert "<pre>" in html(simulation)
     assert "limited by" in html(simulation)
+
+
+def test_long_lists_show_their_first_values(html: Callable[[Any], str]) -> None:
+    options = [sley.Options(instances=number) for number in range(1, 600)]
+    rows = html(options).split("<tr>")[1:]
+    assert len(rows) == 1 + 500 + 1
+    assert "<td>500</td>" in rows[500]
+    assert set(re.findall("<td>(.*?)</td>", rows[-1])) == {"..."}

@@ -107,6 +107,9 @@ MOST_BYTES = 2**22
 _ROWS = 10
 """The rows that notebooks show of a table."""
 
+_MOST_LISTED = 500
+"""The rows that they show of a list of values: its HTML is saved with the notebook."""
+
 
 def value_html(value: Plan | Program | Topology) -> str:
     """A plan's properties or a topology's classes of links, and the picture if it is small
@@ -181,7 +184,9 @@ def list_html(values: list[Any] | tuple[Any, ...]) -> str | None:
     kinds = {type(value) for value in values}
     if len(kinds) != 1 or not _has_fields(kinds.pop()):
         return None
-    return _rows_html([_cells(value) for value in values])
+    rows = [_cells(value) for value in values[:_MOST_LISTED]]
+    more = [dict.fromkeys(rows[0], "...")] * (len(values) > _MOST_LISTED)
+    return _rows_html(rows + more)
 
 
 def register() -> None:
