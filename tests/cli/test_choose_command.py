@@ -164,7 +164,11 @@ def test_ctrl_c_ends_a_command_with_the_exit_code_of_shells(
 ) -> None:
     monkeypatch.setattr("sley.cli.choose.choose", lambda *_, **__: signal.raise_signal(2))
     monkeypatch.setattr("sley.cli.choose.first_interrupt", lambda: nullcontext(lambda: False))
-    result = sley("choose", "ring-allreduce", *FEW, "-b", "4K", "-e", "4K")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs ignore it
+    try:
+        result = sley("choose", "ring-allreduce", *FEW, "-b", "4K", "-e", "4K")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result.exit_code == 130
     assert result.stderr.endswith("interrupted\n")
 

@@ -354,6 +354,20 @@ def test_an_executor_is_free_soon_after_a_search_was_ended(
     assert found.left >= found.candidates
 
 
+def test_each_program_is_tried_before_one_is_tried_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a search that ends early has compared them all."""
+    tried, run = list[int](), comparison._run
+
+    def _run(compiler: Any, task: Any) -> Any:
+        tried.extend(series.contender for series in task.series)
+        return run(compiler, task)
+
+    monkeypatch.setattr(comparison, "_run", _run)
+    sley.choose([RING, ALL_PAIRS], "1M", NDV4, **BY_CONNECTION, instances=1, channels=[1, 2])
+    assert tried[:2] == [0, 1]
+    assert len(tried) > 2
+
+
 @given(st.sets(st.integers(1, 10_000), min_size=1))
 def test_sizes_between_others_leave_these_close_together(sizes: set[int]) -> None:
     between = comparison._between(sorted(sizes))

@@ -220,3 +220,18 @@ def test_a_folder_that_is_gone_refuses_no_file(
     gone.rmdir()
     assert files.load(path).program().ranks == 2
     os.chdir(tmp_path)
+
+
+def test_a_missing_attribute_has_the_similar_ones_beside_it(tmp_path: Path) -> None:
+    """As Python's own traceback, which the command doesn't show."""
+    file = tmp_path / "typo.py"
+    for line, told in (
+        ("p.chnk(0, 'in', 0)", "no attribute 'chnk'. Did you mean chunk?"),
+        ("p.zzzzzz()", "no attribute 'zzzzzz'\n"),
+    ):
+        file.write_text(
+            f"import sley\n@sley.program(sley.AllGather(ranks=2))\ndef f(p):\n    {line}\n"
+        )
+        with pytest.raises(sley.SleyError, match="L114") as caught:
+            sley.load(str(file))
+        assert told in str(caught.value)

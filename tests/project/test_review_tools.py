@@ -123,6 +123,9 @@ def test_a_sarif_log_has_results_with_rules_and_lines(tmp_path: Path) -> None:
     assert location["physicalLocation"]["region"] == {"startLine": 4}
     right = verify("ring-allreduce", "--ranks", 3, "--output-format", "sarif")
     assert right.exit_code == 0
+    assert (
+        verify("ring-allreduce", "--ranks", 3, "--output-format", "sarif", "--json").exit_code == 2
+    )
     assert json.loads(right.stdout)["runs"][0]["results"] == []
     plain = verify("ring-allreduce", "--ranks", 3).stdout
     assert verify("ring-allreduce", "--ranks", 3, "--output-format", "github").stdout == plain

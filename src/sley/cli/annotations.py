@@ -22,6 +22,12 @@ output_format_option = click.option(
 )
 
 
+def check_one_form(output_format: str | None, as_json: bool) -> None:
+    """Refuses --output-format beside --json. Errors: click's usage error."""
+    if output_format and as_json:
+        raise click.UsageError("--output-format and --json are two forms of one answer: give one")
+
+
 def annotation_lines(
     form: str, errors: Sequence[Diagnostic], notes: Sequence[Diagnostic] = ()
 ) -> list[str]:

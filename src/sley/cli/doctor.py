@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from sley.algorithms import build
-from sley.cli.annotations import annotation_lines, output_format_option
+from sley.cli.annotations import annotation_lines, check_one_form, output_format_option
 from sley.cli.options import (
     OWN,
     POSITIVE,
@@ -76,11 +76,12 @@ def doctor_command(
 ) -> None:
     """Show which files of DIR a runtime reads, which file runs for each call, and why.
 
-    With --collective, --size and --ranks, explain this call. Exit code 1 means that DIR or a file
-    has a problem, that a call runs incorrectly, that no call can have this size, or with --target
-    sley that no plan is for these ranks. Only there DIR may be left out. For a program, a script
-    or a library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
+    With --collective, --size and --ranks, explain this call. With --target exit code 1 means that
+    DIR or a file has a problem, that a call runs incorrectly, that no call can have this size, or
+    with --target sley, where DIR may be left out, that no plan is for these ranks. For a program, a
+    script or a library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
     """
+    check_one_form(output_format, as_json)
     if output_format and (target in (None, OWN) or call["collective"]):
         raise click.UsageError("--output-format is for DIR with the --target of a runtime")
     if target == OWN:

@@ -9,7 +9,12 @@ from pathlib import Path
 import click
 
 from sley import formats
-from sley.cli.annotations import SARIF, annotation_lines, output_format_option
+from sley.cli.annotations import (
+    SARIF,
+    annotation_lines,
+    check_one_form,
+    output_format_option,
+)
 from sley.cli.options import (
     FILE,
     PlanCommand,
@@ -78,6 +83,7 @@ def verify_command(
     A program is compiled with the compiler's defaults; sley compile -o NAME.plan writes a plan
     with others.
     """
+    check_one_form(output_format, phases.quiet)
     notes: tuple[Diagnostic, ...] = ()
     recipe: Mapping[str, str] = {}
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}

@@ -15,7 +15,7 @@ from pathlib import Path
 from sysconfig import get_path
 from types import ModuleType
 
-from sley.errors import Place, SleyError
+from sley.errors import Place, SleyError, did_you_mean
 from sley.errors.formats import F404
 from sley.errors.language import L114
 
@@ -188,10 +188,14 @@ def _is_success(error: SystemExit) -> bool:
 
 
 def _words(error: BaseException) -> str:
-    """The exception's type and, unless its own `__str__` fails, its message."""
+    """The exception's type and, unless its own `__str__` fails, its message; with attributes that
+    are similar to a missing one, which Python tells only in a traceback."""
     name = type(error).__name__
     try:
-        return f"{name}: {error}"
+        missing = error.name if isinstance(error, AttributeError) and error.name else ""
+        known = [one for one in dir(getattr(error, "obj", None)) if not one.startswith("_")]
+        hint = did_you_mean(missing, known) if missing else ""
+        return f"{name}: {error}{'. ' if hint else ''}{hint}"
     except BaseException:  # the file's own code
         return name
 

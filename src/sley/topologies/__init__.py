@@ -7,9 +7,7 @@ Files: clusters (texts of --topology, meshes and tori), files (load and save), m
 their TOML), one_gpu (a GPU that all ranks share), graph (whole topologies as TOML), nccl_log,
 xml_trees, smi, taccl (other tools' files), assumptions (rates that those leave out), structure
 (what the links of a topology form), groups (parts of a cluster), rates and forests (trees that
-reach its bandwidth bound), routes (the same for an AllToAll).
-(what the links of a topology form), rates and forests (trees that reach its bandwidth bound),
-routes (the same for an AllToAll), matching (low trees).
+reach its bandwidth bound), routes (the same for an AllToAll), matching (low trees).
 """
 
 from __future__ import annotations

@@ -187,7 +187,9 @@ def _check_kinds(plan: object, model: object, bounds: object) -> None:
             raise C307.error(
                 expected=word,
                 found=repr(value)[:80],
-                remedy="Give one, or leave it out if there is a default.",
+                remedy="sley.compile makes a plan of a program."
+                if kind is Plan
+                else "Give one, or leave it out if there is a default.",
             )
 
 
