@@ -216,3 +216,13 @@ def test_a_rank_that_has_ended_its_groups_keeps_its_number(
         log.begin(1, sley.communicator.Call("all_reduce", 0, 0, 0, 0, 4, int8))
     recorder.tell()
     assert [file.name for file in tmp_path.iterdir()] == ["r3"]
+
+
+@pytest.mark.parametrize(("file", "is_kept"), [("_tools/a.py", True), ("/a.py", False)])
+def test_frames_are_of_the_program_not_of_sley(file: str, is_kept: bool) -> None:
+    path = str(Path(sley.__file__).parent) + file
+    names = {"frames": flight_recorder._frames}
+    exec(compile("found = frames()", path, "exec"), names)
+    files = [code.co_filename for code, _ in names["found"]]
+    assert (path in files) is is_kept
+    assert __file__ in files

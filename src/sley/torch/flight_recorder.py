@@ -59,7 +59,7 @@ _TYPES: Mapping[str, str] = {
 }
 """The tool's names of collectives where they differ from sley's."""
 
-_OWN = str(Path(__file__).parents[1])
+_OWN = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 @dataclass(slots=True)
