@@ -7,9 +7,11 @@ import gc
 import logging
 import os
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -226,3 +228,21 @@ def test_frames_are_of_the_program_not_of_sley(file: str, is_kept: bool) -> None
     files = [code.co_filename for code, _ in names["found"]]
     assert (path in files) is is_kept
     assert __file__ in files
+
+
+def test_threads_make_groups_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder.FlightRecorder, "_look", lambda self: None)
+    recorder = flight_recorder.FlightRecorder(f"{tmp_path}/r")
+    groups = [Group() for _ in range(800)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(recorder.add, groups))
+    finally:
+        sys.setswitchinterval(before)
+    recorder.tell()
+    with (tmp_path / "r0").open("rb") as file:
+        assert len(pickle.load(file)["pg_status"]) == len(groups)

@@ -130,9 +130,10 @@ class FlightRecorder:
 
     def add(self, group: Any) -> GroupLog:
         """A record of the calls of a group from now on."""
-        known = {id(entry.log) for entry in list(self._entries)}
-        self._logs = [log for log in self._logs if not log.has_ended() or id(log) in known]
-        self._logs.append(log := GroupLog(self, group))
+        with self._lock:  # other threads make groups as well
+            known = {id(entry.log) for entry in list(self._entries)}
+            self._logs = [log for log in self._logs if not log.has_ended() or id(log) in known]
+            self._logs.append(log := GroupLog(self, group))
         return log
 
     def begin(self, log: GroupLog, number: int, call: Call) -> Entry:
