@@ -1,5 +1,6 @@
 """Loading and saving by file name: whole files or none, and errors with codes."""
 
+import os
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,14 @@ def test_places_that_cannot_be_written_are_refused(name: str, tmp_path: Path) ->
     with pytest.raises(SleyError) as caught:
         save(exchange(), tmp_path / name)
     assert caught.value.code == "F461"
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "plan.xml")
+    with pytest.raises(SleyError) as caught:
+        save(exchange(), path)
+    assert (caught.value.code, path.is_fifo()) == ("F461", True)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import gc
 import logging
 import os
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -202,3 +204,45 @@ def test_what_a_handler_of_the_log_calls_ends(
     call.join(10)
     assert not call.is_alive()
     assert said == [str(problem)]
+
+
+def test_a_rank_that_has_ended_its_groups_keeps_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder.FlightRecorder, "_look", lambda self: None)
+    recorder, mine = flight_recorder.FlightRecorder(f"{tmp_path}/r"), Group()
+    log, int8 = recorder.add(mine), sley.engine.types.DATA_TYPES["int8"]
+    with monkeypatch.context() as joined:
+        joined.setattr(dist, "is_initialized", lambda: True)
+        joined.setattr(dist, "get_rank", lambda: 3)
+        log.begin(1, sley.communicator.Call("all_reduce", 0, 0, 0, 0, 4, int8))
+    recorder.tell()
+    assert [file.name for file in tmp_path.iterdir()] == ["r3"]
+
+
+@pytest.mark.parametrize(("file", "is_kept"), [("_tools/a.py", True), ("/a.py", False)])
+def test_frames_are_of_the_program_not_of_sley(file: str, is_kept: bool) -> None:
+    path = str(Path(sley.__file__).parent) + file
+    names = {"frames": flight_recorder._frames}
+    exec(compile("found = frames()", path, "exec"), names)
+    files = [code.co_filename for code, _ in names["found"]]
+    assert (path in files) is is_kept
+    assert __file__ in files
+
+
+def test_threads_make_groups_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder.FlightRecorder, "_look", lambda self: None)
+    recorder = flight_recorder.FlightRecorder(f"{tmp_path}/r")
+    groups = [Group() for _ in range(800)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(recorder.add, groups))
+    finally:
+        sys.setswitchinterval(before)
+    recorder.tell()
+    with (tmp_path / "r0").open("rb") as file:
+        assert len(pickle.load(file)["pg_status"]) == len(groups)

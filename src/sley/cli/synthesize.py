@@ -64,10 +64,10 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     """Make a COLLECTIVE for a topology: allgather, reducescatter or allreduce along trees, alltoall
     along routes over other ranks.
 
-    Of trees from the least height, for small sizes, to those of ForestColl, which maximum flows
-    find for large ones, and of routes, which a linear program finds, those are taken that are
-    simulated as the fastest, with few of the compiler's options. The program is proven. sley choose
-    COLLECTIVE --topology ... tries all options.
+    It takes the trees or routes that are simulated as the fastest, with few of the compiler's
+    options. Trees have the least height, for small sizes, up to the height of ForestColl's, which
+    maximum flows find for large ones; a linear program finds routes. The program is proven. sley
+    choose COLLECTIVE --topology ... tries all options.
     """
     if output is not None and output.suffix.lower() not in (".py", *METADATA):
         kinds = f"{', '.join(METADATA)} for a picture of trees"

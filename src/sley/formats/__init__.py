@@ -147,6 +147,8 @@ def _temporary(path: Path, content: Content, undo: contextlib.ExitStack) -> Path
     """A new file beside `path` with the content; `undo` deletes it if it is still there."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():  # root would replace /dev/null
+        raise OSError(errno.EINVAL, "a device, a pipe or a socket")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with temporary.open("xb") as stream:
         undo.callback(_delete, temporary)

@@ -59,7 +59,7 @@ _TYPES: Mapping[str, str] = {
 }
 """The tool's names of collectives where they differ from sley's."""
 
-_OWN = str(Path(__file__).parents[1])
+_OWN = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 @dataclass(slots=True)
@@ -104,6 +104,8 @@ class GroupLog:
             self.ranks = list(range(group.size()))
             with contextlib.suppress(ValueError, RuntimeError, KeyError):  # none of PyTorch's yet
                 self.ranks = dist.get_process_group_ranks(group)
+        if dist.is_initialized():  # no more, once the program has ended its groups
+            self.recorder.rank = dist.get_rank()
 
     def has_failed(self) -> bool:
         group = self._group()
@@ -118,7 +120,7 @@ class FlightRecorder:
     the global rank follows."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+        self.prefix, self.rank = prefix, 0
         self._entries: deque[Entry] = deque(maxlen=MOST_ENTRIES)
         self._logs: list[GroupLog] = []
         self._records = count()
@@ -128,9 +130,10 @@ class FlightRecorder:
 
     def add(self, group: Any) -> GroupLog:
         """A record of the calls of a group from now on."""
-        known = {id(entry.log) for entry in list(self._entries)}
-        self._logs = [log for log in self._logs if not log.has_ended() or id(log) in known]
-        self._logs.append(log := GroupLog(self, group))
+        with self._lock:  # other threads make groups as well
+            known = {id(entry.log) for entry in list(self._entries)}
+            self._logs = [log for log in self._logs if not log.has_ended() or id(log) in known]
+            self._logs.append(log := GroupLog(self, group))
         return log
 
     def begin(self, log: GroupLog, number: int, call: Call) -> Entry:
@@ -169,11 +172,10 @@ class FlightRecorder:
         be too many bytes."""
         for log in self._logs:
             log.update()
-        rank = dist.get_rank() if dist.is_initialized() else 0
         entries = list(self._entries)
         while len(content := pickle.dumps(self._dump(entries))) > MOST_BYTES and entries:
             del entries[: len(entries) // 2 + 1]
-        return f"{self.prefix}{rank}", content
+        return f"{self.prefix}{self.rank}", content
 
     def _dump(self, entries: Sequence[Entry]) -> dict[str, Any]:
         return {
