@@ -299,15 +299,25 @@ def graphs() -> None:
             use(rank)
             drive("cuStreamSynchronize", stream)
 
-    for _ in range(3):  # first a stream isn't known, then what ended before is freed
+    # First a stream isn't known, and calls ask whether earlier ones are over, until what ended
+    # before is freed. Ends: after `synchronize` they are, and the next call frees it all.
+    is_settled = False
+    while not is_settled:
         synchronize()
         asked(1)
         for _, one in every:
             reduced(*one)
-        alone = asked(2)
         for rank, (comm, at, stream) in every:
             exchanged(comm, 1 - rank, at, stream, stream)
-        messages = asked(2)
+        is_settled = not asked(1)["cuEventQuery"]
+    synchronize()
+    asked(1)
+    for _, one in every:
+        reduced(*one)
+    alone = asked(2)
+    for rank, (comm, at, stream) in every:
+        exchanged(comm, 1 - rank, at, stream, stream)
+    messages = asked(2)
     synchronize()
     for rank, (comm, at, stream) in every:
         use(rank)
