@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -70,7 +71,8 @@ struct Result {
           moved_bytes(array(std::move(r.moved_bytes))),
           load_bytes(array(std::move(r.load_bytes))),
           bin_us(r.bin_us),
-          stuck(array(std::move(r.stuck))) {}
+          stuck(array(std::move(r.stuck))),
+          is_whole(r.is_whole) {}
 
     Array<double> end_us, moving_us, waiting_us, message_us, slot_us, overhead_us;
     Array<double> execution_turn_us, execution_start_us, execution_end_us, execution_moving_us;
@@ -80,9 +82,11 @@ struct Result {
     Array<double> moved_bytes, load_bytes;
     double bin_us;
     Array<std::int32_t> stuck;
+    bool is_whole;
 };
 
-Result simulate(const Inputs& inputs, const nb::typed<nb::list, Cut>& cuts, std::int64_t slots) {
+Result simulate(const Inputs& inputs, const nb::typed<nb::list, Cut>& cuts, std::int64_t slots,
+                double until_us) {
     SimulatorSettings settings = make_settings(inputs);
     for (const auto cut : cuts) {
         settings.cuts.push_back({attribute<std::int64_t>(cut, "tiles"),
@@ -90,6 +94,7 @@ Result simulate(const Inputs& inputs, const nb::typed<nb::list, Cut>& cuts, std:
                                  attribute<double>(cut, "last_bytes")});
     }
     settings.slots = slots;
+    settings.until_us = until_us;
     FlowClasses classes{column<double>(inputs, "class_cap"), column<double>(inputs, "class_push"),
                         column<std::int64_t>(inputs, "class_first"),
                         column<std::int32_t>(inputs, "class_resource"),
@@ -131,6 +136,7 @@ private:
 void define_result(nb::module_& m) {
     nb::class_<Result> result(m, "Result", "The result of a run: times in us, data in bytes.");
     result.def_ro("bin_us", &Result::bin_us, "The length of a bin of `load_bytes`.");
+    result.def_ro("is_whole", &Result::is_whole, "Whether all blocks came to their ends.");
     Columns(result)
         .add("end_us", &Result::end_us, "(blocks,), the end of each.")
         .add("moving_us", &Result::moving_us, "(blocks,), spent moving data.")
@@ -171,5 +177,7 @@ NB_MODULE(_event_loop, m) {
     m.doc() = "The event loop of sley's simulator.";
     sley::define_result(m);
     m.def("simulate", &sley::simulate, "inputs"_a, "cuts"_a, "slots"_a,
-          "Runs calls on a topology, each with its cut of chunks into tiles as they are on links.");
+          "until_us"_a = std::numeric_limits<double>::infinity(),
+          "Runs calls on a topology, each with its cut of chunks into tiles as they are on links. A "
+          "run that takes longer than until_us ends there.");
 }

@@ -29,6 +29,7 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
     blocks_.resize(blocks);
     connections_.resize(ends_.wire.size());
     flows_.resize(blocks + 2 * ends_.wire.size());
+    flow_ends_.resize(flows_.size());
     done_.assign(instructions, 0);
     waiter_.assign(instructions, kNone);
     next_waiter_.assign(blocks, kNone);
@@ -53,34 +54,96 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
     result_.bin_us = 1.0 / 64;
 }
 
-void Simulator::push(double time, Kind kind, std::int32_t id, std::uint32_t version) {
-    queue_.push({time, events_++, kind, id, version});
+void Simulator::push(double time, Kind kind, std::int32_t id) {
+    queue_.push({time, events_++, kind, id});
+}
+
+void Simulator::FlowEnds::set(const Event& event) {
+    const std::int32_t place = place_[event.id];
+    if (place == kNone) {
+        events_.push_back(event);
+        rise(events_.size() - 1, event);
+    } else if (events_[place] < event) {
+        rise(place, event);
+    } else {
+        sink(place, event);
+    }
+}
+
+void Simulator::FlowEnds::pop() {
+    place_[events_.front().id] = kNone;
+    const Event last = events_.back();
+    events_.pop_back();
+    if (!events_.empty()) sink(0, last);
+}
+
+void Simulator::FlowEnds::put(std::size_t place, const Event& event) {
+    events_[place] = event;
+    place_[event.id] = static_cast<std::int32_t>(place);
+}
+
+// Moves an event up from a free place, past those that come later. Ends at the top.
+void Simulator::FlowEnds::rise(std::size_t place, const Event& event) {
+    for (; place > 0 && events_[(place - 1) / 2] < event; place = (place - 1) / 2) {
+        put(place, events_[(place - 1) / 2]);
+    }
+    put(place, event);
+}
+
+// Moves an event down from a free place, past those that come earlier. Ends at a leaf.
+void Simulator::FlowEnds::sink(std::size_t place, const Event& event) {
+    for (std::size_t below; (below = 2 * place + 1) < events_.size(); place = below) {
+        if (below + 1 < events_.size() && events_[below] < events_[below + 1]) ++below;
+        if (!(event < events_[below])) break;
+        put(place, events_[below]);
+    }
+    put(place, event);
+}
+
+// The next event; null if there is none.
+const Simulator::Event* Simulator::next() const {
+    if (flow_ends_.empty()) return queue_.empty() ? nullptr : &queue_.top();
+    return queue_.empty() || queue_.top() < flow_ends_.top() ? &flow_ends_.top() : &queue_.top();
+}
+
+// Takes the next event away.
+void Simulator::pop(const Event& next) {
+    if (next.kind == Kind::moved) {
+        flow_ends_.pop();
+    } else {
+        queue_.pop();
+    }
 }
 
 SimulatorResult Simulator::run() {
     now_ = settings_.launch_us;
+    bool is_over = false;
     for (std::size_t b = 0; b < blocks_.size(); ++b) advance(static_cast<std::int32_t>(b));
     // Ends: a plan has so many parts, and each has a few events; one that hangs has none left.
     while (true) {
         if (sharing_.is_dirty()) {
             sharing_.update_rates([this](std::int32_t flow, double rate) {
                 settle(flow);
-                Flow& f = flows_[flow];
-                push(now_ + f.left / rate, Kind::moved, flow, ++f.version);
+                const Flow& f = flows_[flow];
+                flow_ends_.set({now_ + f.left / rate, events_++, Kind::moved, flow});
             });
         }
-        if (queue_.empty()) break;
-        const double end = queue_.top().time + kMoment_us;
-        while (!queue_.empty() && queue_.top().time <= end) {
-            const Event event = queue_.top();
-            queue_.pop();
-            if (!queue_.empty()) fetch(queue_.top());
+        const Event* first = next();
+        is_over = first && first->time > settings_.until_us;
+        if (!first || is_over) break;
+        const double end = first->time + kMoment_us;
+        while (first && first->time <= end) {
+            const Event event = *first;
+            pop(event);
+            if ((first = next())) fetch(*first);
             handle(event);
+            first = next();
         }
     }
     for (const Block& b : blocks_) {
         if (b.state == State::done) continue;
-        result_.stuck.push_back(static_cast<std::int32_t>(b.instruction));
+        result_.is_whole = false;
+        if (!is_over) result_.stuck.push_back(static_cast<std::int32_t>(b.instruction));
     }
     return std::move(result_);
 }
@@ -102,7 +165,6 @@ void Simulator::fetch(const Event& event) const {
 
 void Simulator::handle(const Event& event) {
     const auto blocks = static_cast<std::int32_t>(blocks_.size());
-    if (event.kind == Kind::moved && flows_[event.id].version != event.version) return;
     now_ = std::max(now_, event.time);
     if (event.kind == Kind::resume) {
         advance(event.id);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <queue>
 #include <vector>
 
@@ -57,6 +58,7 @@ struct SimulatorSettings {
     bool whole_posts = false;   // whether proxies post whole messages, not their parts
     double overhead_bytes = 0;  // of every part, besides its data
     double launch_us = 0;
+    double until_us = std::numeric_limits<double>::infinity();  // a longer run ends here
     std::int32_t links = 0;  // the load of resources 0 to links - 1 is recorded
 };
 
@@ -81,6 +83,7 @@ struct SimulatorResult {
     double bin_us = 0;
     // The instructions at which blocks are stuck.
     std::vector<std::int32_t> stuck;
+    bool is_whole = true;  // whether all blocks came to their ends
 };
 
 // A FIFO in one piece of memory: a connection holds few parts, for which a deque takes 600 bytes.
@@ -129,10 +132,28 @@ private:
         std::uint64_t number;
         Kind kind;
         std::int32_t id;
-        std::uint32_t version;  // of a flow: the number of its rate
         bool operator<(const Event& other) const {  // the queue returns the greatest first
             return time != other.time ? time > other.time : number > other.number;
         }
+    };
+
+    // A heap with one event of each flow that moves: its end, which every change of its rate moves.
+    // In a queue that only grows until its events are due, most would be out of date.
+    class FlowEnds {
+    public:
+        bool empty() const { return events_.empty(); }
+        const Event& top() const { return events_.front(); }
+        void resize(std::size_t flows) { place_.assign(flows, kNone); }
+        void set(const Event& event);
+        void pop();
+
+    private:
+        void put(std::size_t place, const Event& event);
+        void rise(std::size_t place, const Event& event);
+        void sink(std::size_t place, const Event& event);
+
+        std::vector<Event> events_;
+        std::vector<std::int32_t> place_;  // of each flow's event; kNone: it has none
     };
 
     // A row of a CSR.
@@ -198,10 +219,11 @@ private:
 
     struct Flow {
         double left = 0, since = 0;
-        std::uint32_t version = 0;
     };
 
-    void push(double time, Kind kind, std::int32_t id, std::uint32_t version = 0);
+    void push(double time, Kind kind, std::int32_t id);
+    const Event* next() const;
+    void pop(const Event& next);
     void fetch(const Event& event) const;
     void handle(const Event& event);
     void advance(std::int32_t block);
@@ -237,7 +259,8 @@ private:
     std::int64_t unit_ = 1;  // the credit of a slot, divisible by every number of parts
     double now_ = 0;
     std::uint64_t events_ = 0;
-    std::priority_queue<Event> queue_;
+    std::priority_queue<Event> queue_;  // of all events but the ends of flows
+    FlowEnds flow_ends_;
     std::vector<Block> blocks_;
     std::vector<Connection> connections_;
     std::vector<Flow> flows_;

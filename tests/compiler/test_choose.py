@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -341,7 +342,7 @@ def test_an_executor_serves_several_searches_in_turns_of_any_length(
         for turn_s in (1e9, 0.0):
             monkeypatch.setattr("sley.compiler.comparison._TURN_S", turn_s)
             found = sley.choose([RING, ALL_PAIRS], SIZES, NDV4, executor=executor, **tried)
-            tables.append(([(r.begin, r.end, r.options) for r in found.ranges], found.simulations))
+            tables.append([(r.begin, r.end, r.options, r.runner_up) for r in found.ranges])
     assert tables[0] == tables[1]
 
 
@@ -352,6 +353,34 @@ def test_an_executor_is_free_soon_after_a_search_was_ended(
     with ThreadPoolExecutor(1) as executor:
         found = sley.choose(RING, "1M", NDV4, executor=executor, progress=lambda done, _: done > 0)
     assert found.left >= found.candidates
+
+
+def test_turns_that_run_when_a_search_ends_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first turn runs alone, then two. Both have begun when the first of them ends the search:
+    they wait for one another."""
+    monkeypatch.setattr("sley.compiler.comparison._TURN_S", 0.0)
+    both, run = threading.Barrier(2), comparison._run_there
+    turns = count()
+
+    def _run_there(made: bytes, task: Any) -> Any:
+        if next(turns) in (1, 2):
+            both.wait(timeout=60)
+        return run(made, task)
+
+    monkeypatch.setattr(comparison, "_run_there", _run_there)
+    only = {"schedule": "msccl", "allocate": "connection", "instances": [1, 2], "channels": [1, 2]}
+    done = list[int]()
+    with ThreadPoolExecutor(2) as executor:
+        found = sley.choose(
+            [RING, ALL_PAIRS],
+            "1M",
+            NDV4,
+            executor=executor,
+            progress=lambda so_far, _: done.append(so_far) or so_far > 2,
+            **only,
+        )
+    assert next(turns) == 3
+    assert found.left == 2 * 2 * 2 * 3 - 6  # of two programs; a series has two instances
 
 
 def test_each_program_is_tried_before_one_is_tried_in_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
@@ -82,12 +83,12 @@ class _Task(NamedTuple):
 
 class _Result(NamedTuple):
     """What a turn of a task has compared, why the target can't run a plan, how many combinations
-    are done, and the rest of the task."""
+    are done, and the series that are left."""
 
     compared: list[_Compared]
     refused: SleyError | None
     done: int
-    rest: _Task | None
+    rest: tuple[Series, ...]
 
 
 class CandidateComparison:
@@ -105,6 +106,7 @@ class CandidateComparison:
         self._compiler = compiler
         self._fastest: _Fastest = dict.fromkeys(sizes, (float("inf"), float("inf")))
         self._compared: list[_Compared] = []
+        self._is_over = False
         self.candidates: list[Candidate] = []
         self.times_us: list[_Times] = []
 
@@ -123,8 +125,7 @@ class CandidateComparison:
             done += result.done
             refused = refused or result.refused
             is_stopped = progress(done, total + 1) is True or is_stopped or time.time() > until
-            if is_stopped and self._compared:
-                break
+            self._is_over = is_stopped and bool(self._compared)
         if not self._compared and refused is not None:
             raise refused
         self._close()
@@ -140,7 +141,7 @@ class CandidateComparison:
                 self._fastest[size] = (first, second)
 
     def _results(self, executor: Executor | None, until: float) -> Iterator[_Result]:
-        """The results of all tasks."""
+        """The results of all tasks, or of those that had begun when the search is over."""
         made = None if executor is None else pickle.dumps(self._compiler)
         for shares_blocks in (False, True):
             series = [one for one in self._compiler.series if one.shares_blocks is shares_blocks]
@@ -149,24 +150,33 @@ class CandidateComparison:
             series.sort(key=_turn_of)
             if executor is None or made is None:
                 for one in series:
-                    yield _run(self._compiler, self._task([one], until))
+                    if not self._is_over:
+                        yield _run(self._compiler, self._task((one,), until))
                 continue
-            groups = groupby(series, lambda one: _turn_of(one)[:3])
-            tasks = [self._task(list(group), until) for _, group in groups]
-            waiting = {executor.submit(_run_there, made, task) for task in tasks}
+            left = deque(tuple(some) for _, some in groupby(series, lambda s: _turn_of(s)[:3]))
+            waiting, most = set[Future[_Result]](), 1
             try:
                 # Ends: each turn takes at least one series off a task.
-                while waiting:
+                while left or waiting:
+                    # One at first, and one more after each turn, however many the executor runs:
+                    # each task begins with the least times so far.
+                    while left and len(waiting) < most:
+                        task = self._task(left.popleft(), until)
+                        waiting.add(executor.submit(_run_there, made, task))
                     ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                     for result in [future.result() for future in ended]:
-                        if result.rest is not None:
-                            waiting.add(executor.submit(_run_there, made, result.rest))
+                        most += 1
+                        if result.rest:
+                            left.appendleft(result.rest)
                         yield result
+                    if self._is_over:
+                        left.clear()
+                        waiting = {future for future in waiting if not future.cancel()}
             finally:
                 for future in waiting:
                     future.cancel()
 
-    def _task(self, series: list[Series], until: float) -> _Task:
+    def _task(self, series: tuple[Series, ...], until: float) -> _Task:
         """The task of series of one contender."""
         apart: dict[Options, _Times] = {}
         if series[0].shares_blocks:
@@ -178,7 +188,7 @@ class CandidateComparison:
                 and one.blocks <= limit(one.options)
             }
         known = frozenset(one.key for one in self._compared)
-        return _Task(tuple(series), dict(self._fastest), known, apart, until)
+        return _Task(series, dict(self._fastest), known, apart, until)
 
     def _distinct(self) -> dict[bytes, _Compared]:
         """The distinct plans by digest, first the given ones, then the simplest. Each has the times
@@ -215,7 +225,8 @@ def _turn_of(series: Series) -> tuple[bool, int, int, int]:
 
 
 def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
-    """A turn of a task: at least one series. Where it ends has no effect on what is compared."""
+    """A turn of a task: at least one series. Where it ends has no effect on what is within MARGIN of
+    the fastest."""
     until = min(task.until, time.time() + _TURN_S)
     compared, fastest, known, done = list[_Compared](), dict(task.fastest), set(task.known), 0
     left = list(task.series)
@@ -234,8 +245,7 @@ def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
         found, cut = _compare(compiler, made, fastest, known, task.until)
         compared += found
         done += len(series.options) - late - cut
-    rest = task._replace(series=tuple(left), fastest=fastest, known=frozenset(known))
-    return _Result(compared, compiler.refused, done, rest if left else None)
+    return _Result(compared, compiler.refused, done, tuple(left))
 
 
 def _may_win(
@@ -252,16 +262,45 @@ def _may_win(
         return any(us <= fastest[size][0] * _REACH for size, us in times_us.items())
     # It is no candidate, since it has too many blocks or its options aren't tried: its times only
     # tell whether the plan that merges its blocks may be one of the fastest.
-    one = Candidate(compiler, Position(series.contender, series.number, 0), apart)
+    one = _Timed(Candidate(compiler, Position(series.contender, series.number, 0), apart), {}, {})
     return any(
-        one.least(size) <= first * _REACH and one.simulator(size).time_us <= first * _REACH
-        for size, (first, _) in fastest.items()
+        one.least(size) <= first * _REACH and one.simulate(size, first * _REACH) < float("inf")
+        for size, (first, _) in sorted(fastest.items())
     )
 
 
 def _is_any(fastest: _Fastest) -> bool:
     """Whether there is a time at each size."""
     return all(first < float("inf") for first, _ in fastest.values())
+
+
+class _Timed(NamedTuple):
+    """A candidate with the times that were simulated, and by size those that it takes at least."""
+
+    candidate: Candidate
+    times_us: _Times
+    least_us: _Times
+
+    def least(self, size: int) -> float:
+        """A lower bound of its time, and of the plan that merges its blocks: the time of its
+        loads; and the time at a smaller size, since times grow with the size."""
+        known = max((us for at, us in self.least_us.items() if at < size), default=0.0)
+        return max(self.candidate.least(size), known / (1 + SHARED))
+
+    def simulate(self, size: int, until_us: float) -> float:
+        """Simulates a size. Infinite if it takes longer than until_us."""
+        time_us = self.candidate.simulator.time_us(size, until_us)
+        self.least_us[size] = min(time_us, until_us)
+        if time_us < float("inf"):
+            self.times_us[size] = time_us
+        return time_us
+
+    def is_near(self, fastest: _Fastest, sizes: Sequence[int], factor: float) -> bool:
+        """Whether it takes at one of these sizes at most so many times as long as the fastest."""
+        return any(
+            size in self.times_us and self.times_us[size] <= fastest[size][0] * factor
+            for size in sizes
+        )
 
 
 def _compare(
@@ -271,52 +310,48 @@ def _compare(
     known: set[bytes],
     until: float,
 ) -> tuple[list[_Compared], int]:
-    """Simulates every candidate that can still be second, or within MARGIN of the fastest, by its
-    lower bound; of equal plans the first. Updates `fastest` and `known`. Returns what is compared,
-    and how many candidates a size lacks since the time was over."""
-    between = _between(sorted(fastest))
+    """Simulates candidates, of equal ones the first. Updates `fastest` and `known`. Returns what is
+    compared, and how many candidates a size lacks since the time was over."""
+    between, sizes = _between(sorted(fastest)), sorted(fastest)
     limit = compiler.space.limit
-    keys = {one.position: digest(one.plan) for one in made}
-    fit = list[Candidate]()
+    all_timed, fit, keys = list[_Timed](), list[_Timed](), list[bytes]()
     for one in made:
-        key = keys[one.position]
+        keys.append(key := digest(one.plan))
+        all_timed.append(_Timed(one, {}, {}))
         if key not in known and one.plan.blocks_per_rank <= limit(one.options):
             known.add(key)
-            fit.append(one)
-    times_us: dict[Position, _Times] = {one.position: {} for one in made}
+            fit.append(all_timed[-1])
     cut = set[Position]()
-    for size in sorted(fastest, key=between.__contains__):
-        first, second = fastest[size]
-        near = (
-            fit
-            if size not in between
-            else [
-                one
-                for one in fit
-                if any(
-                    times_us[one.position].get(beside, float("inf")) <= fastest[beside][0] * _NEAR
-                    for beside in between[size]
-                )
-            ]
-        )
-        # By ascending lower bound: the first bound that is too high rules out all that follow.
-        for one in sorted(near, key=lambda one: one.least(size)):
-            if one.least(size) > max(first * (1 + MARGIN), second):
-                break
-            if first < float("inf") and time.time() > until:
-                cut.add(one.position)
-                continue
-            time_us = one.simulator(size).time_us
-            times_us[one.position][size] = time_us
-            first, second = sorted((first, second, time_us))[:2]
-        fastest[size] = (first, second)
+    for size in sorted(sizes, key=between.__contains__):
+        beside = between.get(size)
+        near = fit if beside is None else [t for t in fit if t.is_near(fastest, beside, _NEAR)]
+        cut |= _compare_at(size, near, fastest, until)
     found = list[_Compared]()
-    for one in made:
-        times = times_us[one.position]
-        is_near = any(us <= fastest[size][0] * (1 + MARGIN) for size, us in times.items())
+    for key, timed in zip(keys, all_timed, strict=True):
+        one, is_near = timed.candidate, timed.is_near(fastest, sizes, 1 + MARGIN)
         plan, blocks = one.plan if is_near else None, one.plan.blocks_per_rank
-        found.append(_Compared(one.position, one.options, keys[one.position], blocks, times, plan))
+        found.append(_Compared(one.position, one.options, key, blocks, timed.times_us, plan))
     return found, len(cut)
+
+
+def _compare_at(
+    size: int, candidates: list[_Timed], fastest: _Fastest, until: float
+) -> set[Position]:
+    """Simulates every candidate at a size at which it can still be second, or within MARGIN of the
+    fastest, by its lower bound. Updates `fastest`. Returns what is left since the time is over."""
+    cut, (first, second) = set[Position](), fastest[size]
+    # By ascending lower bound: the first bound that is too high rules out all that follow.
+    for least, timed in sorted(((t.least(size), t) for t in candidates), key=lambda one: one[0]):
+        if least > max(first * (1 + MARGIN), second):
+            break
+        if first < float("inf") and time.time() > until:
+            cut.add(timed.candidate.position)
+            continue
+        # What takes longer is neither second nor of use at the sizes beside.
+        time_us = timed.simulate(size, max(first * _NEAR, second))
+        first, second = sorted((first, second, time_us))[:2]
+    fastest[size] = (first, second)
+    return cut
 
 
 def _between(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:

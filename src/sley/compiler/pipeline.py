@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Protocol as Interface
 from typing import TypeVar
 
@@ -266,10 +267,10 @@ def _allocate(
     # A call of a protocol for small calls would have thousands of tiles.
     sizes = sorted({min(size, 4 * largest) for size in SIMULATED_BYTES})
 
-    def simulate(order: Order, blocks: Blocks) -> Iterator[float]:
+    def simulate(order: Order, blocks: Blocks) -> list[Callable[[float], float]]:
         plan = _emit(dag, order, blocks, settings)
         simulator = Simulator(plan, machine, bounds=bounds)
-        return (simulator(size).time_us for size in sizes)
+        return [partial(simulator.time_us, size) for size in sizes]
 
     return allocate(
         dag,

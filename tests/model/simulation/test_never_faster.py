@@ -119,10 +119,16 @@ SLOW_LINK = Topology.from_links(
 def test_no_simulation_on_uneven_links_is_faster_than_the_bound(
     topology: Topology, collective: str
 ) -> None:
-    """Long calls, too, which are extrapolated."""
+    """Long calls, too, which are extrapolated. Nor is one faster than a smaller call, on which
+    `choose` counts; and one that ends early does so only when its time is over."""
     program = sley.synthesize(collective, topology, in_place=True)
     simulator = Simulator(sley.compile(program, topology=topology, verify=False))
+    smaller_us = 0.0
     for size in ("64K", "4M", "1G", "16G"):
         found = simulator(size)
         assert found.time_us >= found.bound.time_us, f"{size}: {found.bound.reason}"
         assert found.time_us >= simulator.least(found.size_bytes) * (1 - 1e-12)
+        assert found.time_us >= smaller_us
+        assert simulator.time_us(size, found.time_us) == found.time_us
+        assert simulator.time_us(size, found.time_us * (1 - 1e-9)) == float("inf")
+        smaller_us = found.time_us

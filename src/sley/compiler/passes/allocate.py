@@ -11,10 +11,10 @@ that order is a complete execution with the plan's slots for any allocation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 
 import numpy as np
 
@@ -37,8 +37,9 @@ SIMULATED = 100_000
 OTHERS = 4
 """Drafts within a limit that are simulated beside the one with the shortest estimate."""
 
-Simulate = Callable[[Order, Blocks], Iterator[float]]
-"""The simulated times of calls of several sizes, small ones first, in microseconds."""
+Simulate = Callable[[Order, Blocks], Sequence[Callable[[float], float]]]
+"""For calls of several sizes, small ones first, the functions that simulate them: each returns the
+time in microseconds, or infinity where it is longer than what it gets."""
 
 
 @dataclass(frozen=True)
@@ -237,24 +238,31 @@ def _fastest(
     tries = SIMULATED // max(len(draft.order), 1) - 2
     if tries < 0 or not len(draft.order):
         return draft
-    most = list(simulate(draft.order, draft.blocks))
+    most = [time_us(np.inf) for time_us in simulate(draft.order, draft.blocks)]
     best, fastest = float(np.log(most).sum()), None
     # Every way is simulated, since none has a bound.
     for order, blocks in islice(ways, tries):
         # A size at which it is slower rules a way out, however fast it is at another: what the
         # simulation changes makes no call slower. Larger calls, which take longer to simulate, need
         # not be simulated then.
-        pairs = zip(simulate(order, blocks), most, strict=False)
-        times = [time for time, _ in takewhile(lambda pair: pair[0] <= pair[1], pairs)]
-        score = float(np.log(times).sum())
-        if len(times) == len(most) and score < best - 1e-9:
+        score = 0.0
+        for time_us, most_us in zip(simulate(order, blocks), most, strict=True):
+            score += float(np.log(time_us(most_us)))
+            if score == np.inf:
+                break
+        if score < best - 1e-9:
             best, fastest = score, (order, blocks)
     if not exceeds and _most(draft.blocks) < _most(unmerged.blocks):
         # Sharing is worth its time only while it leaves more of the GPU to others: a plan occupies
-        # its blocks for as long as it runs.
-        apart = float(np.log(list(simulate(unmerged.order, unmerged.blocks))).sum())
+        # its blocks for as long as it runs. No call of a size takes less time than a smaller one.
         fewer = np.log(_most(unmerged.blocks) / _most(draft.blocks))
-        if best - apart > fewer * len(most):
+        left, sizes = best - fewer * len(most), len(most)
+        for time_us in simulate(unmerged.order, unmerged.blocks):
+            left -= float(np.log(time_us(np.exp(left / sizes))))
+            sizes -= 1
+            if left == -np.inf:
+                break
+        if left > 0:
             return unmerged
     return _Draft.of(estimator, *fastest) if fastest else draft
 

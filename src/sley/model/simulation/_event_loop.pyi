@@ -16,6 +16,10 @@ class Result:
         """The length of a bin of `load_bytes`."""
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all blocks came to their ends."""
+
+    @property
     def end_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
         """(blocks,), the end of each."""
 
@@ -95,7 +99,7 @@ class Result:
     def stuck(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """The instructions at which blocks are stuck; empty if all have ended."""
 
-def simulate(inputs: sley.model.simulation.inputs.LoopInputs, cuts: list[sley.model.simulation.inputs.Tiling], slots: int) -> Result:
+def simulate(inputs: sley.model.simulation.inputs.LoopInputs, cuts: list[sley.model.simulation.inputs.Tiling], slots: int, until_us: float = float('inf')) -> Result:
     """
-    Runs calls on a topology, each with its cut of chunks into tiles as they are on links.
+    Runs calls on a topology, each with its cut of chunks into tiles as they are on links. A run that takes longer than until_us ends there.
     """

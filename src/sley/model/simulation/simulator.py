@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -53,7 +54,7 @@ class Simulator:
     bounds: the collective's lower bounds on the topology, if they have been computed already.
 
     The attribute `inputs` has what the event loop gets of the plan and the topology, for any size;
-    `bounds` the lower bounds.
+    `bounds` the lower bounds; `time_us` gives only the time of a call.
 
     Errors: S701, R514, V201, C301, C305, C307, T604.
     """
@@ -112,14 +113,34 @@ class Simulator:
         efficiency = self.topology.model.wire_efficiency[self.plan.protocol]
         return LeastTime.of(self.plan, self.inputs, efficiency)
 
+    def time_us(self, size: int | str, until_us: float = math.inf) -> float:
+        """The time of one call of this size in microseconds, or infinity where it is longer than
+        `until_us`: the simulation ends there. Errors: R512, S702, V203, S705."""
+        size_bytes = checked_size(size)
+        cut = Tiling.of(self.plan, self.topology.model, size_bytes)
+        if cut.tiles > LONG:  # its runs serve several sizes
+            time_us = self(size_bytes).time_us
+            return time_us if time_us <= until_us else math.inf
+        found = self._loop(cut, until_us)
+        return self._end_us(found) if found.is_whole else math.inf
+
+    def _loop(self, cut: Tiling, until_us: float = math.inf) -> Result:
+        """The run of all of these tiles. Errors: V203, S705."""
+        plan = self.plan
+        refuse_many(plan.name, cut.tiles, len(plan.instructions))
+        on_wire = cut.on_wire(self.topology.model.wire_efficiency[plan.protocol])
+        simulate = load("sley.model.simulation._event_loop").simulate
+        found: Result = simulate(self.inputs, [on_wire], plan.slots, until_us)
+        refuse_stuck(plan, found.stuck)
+        return found
+
+    def _end_us(self, found: Result) -> float:
+        return float(found.end_us.max(initial=self.inputs.launch_us))
+
     def _run(self, size_bytes: int, cut: Tiling) -> Simulation:
         """The simulation of all of these tiles. Errors: V203, S705."""
         plan, model = self.plan, self.topology.model
-        refuse_many(plan.name, cut.tiles, len(plan.instructions))
-        efficiency = model.wire_efficiency[plan.protocol]
-        simulate = load("sley.model.simulation._event_loop").simulate
-        found: Result = simulate(self.inputs, [cut.on_wire(efficiency)], plan.slots)
-        refuse_stuck(plan, found.stuck)
+        found = self._loop(cut)
         blocks = BlockTimes(**{n: getattr(found, n) for n in BlockTimes.column_names()})
         executions, critical = _executions(found, cut.tiles, keep=self._keep)
         return Simulation(
@@ -132,7 +153,7 @@ class Simulator:
             interpreter=self.interpreter,
             launch_us=self.inputs.launch_us,
             startup_us=self.topology.startup_us,
-            time_us=float(blocks.end_us.max(initial=self.inputs.launch_us)),
+            time_us=self._end_us(found),
             bound=self.bounds.at(size_bytes),
             blocks=blocks,
             links=_loads(found, len(self.topology.links)),
