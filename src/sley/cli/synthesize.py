@@ -130,6 +130,7 @@ def _facts(found: Fastest, bounds: Bounds, size: int) -> dict[str, Any]:
             "of_bound": choice.end.of_bound,
             "blocks": choice.plan.blocks_per_rank,
             "options": options_json(choice.options),
+            "tile": found.tile,
         },
         "left": found.left,
     }
@@ -157,8 +158,16 @@ def _rows(found: Fastest, bounds: Bounds, size: int) -> list[tuple[str, object]]
             f"{counted(choice.plan.blocks_per_rank, 'block')} on a rank",
         ),
         ("options", choice.options),
+        *[("tiles", _tiles(found))] * (found.tile != 1),
         ("proven", "right values, no races, no hangs"),
     ]
+
+
+def _tiles(found: Fastest) -> str:
+    """The size of tiles, and how it is set."""
+    whole = found.synthesis.topology.model.tile_bytes[found.choice.plan.protocol]
+    least, share = int(whole * found.tile), f"{found.tile:g} of the topology's"
+    return f"at most {size_text(least)}, {share}: sley simulate --set tile_bytes={least}"
 
 
 def _write(made: Synthesis, program: Program, output: Path | None) -> None:

@@ -17,6 +17,8 @@ from sley.errors.topology import T612
 from sley.ir.program import Program
 from sley.ir.tables import NONE, FloatArray, Value
 from sley.ir.topology import Topology
+from sley.ir.words import Protocol
+from sley.model.nccl.choice import tiled
 from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import (
     Forest,
@@ -42,10 +44,22 @@ COMPARED: Mapping[str, Any] = {
     "allocate": "connection",
     "channels": 1,
     "protocol": ["Simple", "LL", "LL128", "Direct"],
-    "instances": [1, 2, 4, 8, 16],
+    "instances": [1, 2, 3, 4, 6, 8, 12, 16],
 }
 """The options with which plans along trees are compared; those that `choose` tries take minutes.
-Direct spares the copies into slots and out of them, for which trees wait at each rank."""
+Direct spares the copies into slots and out of them, for which trees wait at each rank. Powers of
+two alone leave up to half of a GPU's blocks unused, and so slow blocks' links."""
+
+TILE = 0.25
+"""The share of a topology's tile that is compared too, with `OF_TILE`: a rank passes on a tile
+once it has all of it, so the links of tall trees, and of sums one after the other, idle for tiles
+at the begin and at the end."""
+
+OF_TILE = {"protocol": "Direct"}
+"""The protocol of smaller tiles: nearly always the fastest for so large calls."""
+
+_SAVED = 0.002
+"""The share of the time that smaller tiles have to save, since they are a setting more."""
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""
@@ -319,6 +333,7 @@ class Fastest(Value):
     front: list[Synthesis]
     synthesis: Synthesis
     choice: Choice
+    tile: float
     left: int
 
 
@@ -343,17 +358,29 @@ def fastest(
     collective = _algorithm(collective).collective
     made = _tried(collective, topology, chunks, within, until)
     many = topology.ranks > MOST_DIRECT and collective == _ROUTED
-    found, left = list[tuple[Synthesis, Choice]](), 0
+    found, left = list[tuple[Synthesis, Choice, float]](), 0
     for programs, options in _contests(_near(made, size), in_place, until):
-        if found and time.monotonic() >= until:
-            break
-        options = {**options, **(_OF_MANY if many else {}), **overrides}
-        left_s = None if limit_s is None else max(until - time.monotonic(), 0)
-        made_of = [program for _, program in programs]
-        choices = choose(made_of, size, topology, limit_s=left_s, **options)
-        choice, left = choices.at(size), left + choices.left
-        found.append((next(one for one, p in programs if p is choice.program), choice))
-    return Fastest(made, *min(found, key=lambda one: one[1].end.time_us), left)
+        for tile, of_tile in ((1.0, {}), (TILE, OF_TILE)):
+            # Only what the loads of links leave a chance.
+            least_us = min((choice.end.time_us for _, choice, _ in found), default=float("inf"))
+            near = [(one, p) for one, p in programs if size / one.algbw_GBps / 1e3 < least_us]
+            cut = [(one, p) for one, p in near if tile == 1 or is_cut(p, size, topology, tile)]
+            if not cut or (found and time.monotonic() >= until):
+                continue
+            of = {**options, **of_tile, **(_OF_MANY if many else {}), **overrides}
+            left_s = None if limit_s is None else max(until - time.monotonic(), 0)
+            made_of = [program for _, program in cut]
+            choices = choose(made_of, size, tiled(topology, tile), limit_s=left_s, **of)
+            choice, left = choices.at(size), left + choices.left
+            found.append((next(one for one, p in cut if p is choice.program), choice, tile))
+    best = min(found, key=lambda one: one[1].end.time_us * (1 if one[2] == 1 else 1 + _SAVED))
+    return Fastest(made, *best, left)
+
+
+def is_cut(program: Program, size: int, topology: Topology, tile: float) -> bool:
+    """Whether a chunk of a call is longer than a tile, given as a share of the topology's."""
+    c = program.collective
+    return size / c.blocks / c.chunks > topology.model.tile_bytes[Protocol.DIRECT] * tile
 
 
 def _tried(
