@@ -375,7 +375,7 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
     given = {word: value for word, value in given.items() if value is not None}
     whole = {"ranks": topology.ranks}
     grid = {"nodes": topology.nodes, "gpus": topology.ranks // topology.nodes}
-    own = grid if grid.keys() <= set(parameters) else {}
+    own: dict[str, Any] = grid if grid.keys() <= set(parameters) else {}
     own = whole if maker_of(selection).takes("ranks") else own
     if not own or given not in ({}, whole, grid):
         return selection

@@ -282,7 +282,7 @@ def recipe_of(choice: nccl.CollectiveChoice) -> Recipe:
 
 
 def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Recipe, Program]]:
-    """The algorithms of a collective that can run on a cluster, and their programs. Errors: D921."""
+    """The algorithms of a collective that run on a cluster, and their programs. Errors: D921."""
     known = [a for a in CATALOG.values() if a.collective == collective]
     if actions == "nccl":
         known = [a for a in known if a.name in _OF_NCCL]
