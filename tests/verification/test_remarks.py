@@ -97,7 +97,7 @@ def test_a_promised_chunk_that_nobody_writes_is_a_wrong_result() -> None:
         sley.verify(hand.plan(sley.Custom("keep", 1, 1, 1, lambda r, i: [(0, 0)]), scratch=1))
 
 
-@pytest.mark.parametrize("buffer", ["in", "out"])
+@pytest.mark.parametrize("buffer", ["in", "out", "scratch"])
 @pytest.mark.parametrize("collective", [sley.AllReduce(2, 2), sley.AllToAll(2)])
 def test_in_place_is_the_remedy_where_only_inputs_are_written(
     collective: sley.Collective, buffer: str
