@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from sley.topologies import (
     Routing,
     find_routes,
     least_height,
+    link_rings,
     match_forest,
     pack_forest,
     topology_of,
@@ -32,12 +33,16 @@ from sley.topologies import (
 from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, apportioned, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
 from sley.topologies.routes import MOST_DIRECT
+from sley.topologies.structure import sides_of
 
 _ROUTED = "alltoall"
 """The collective that takes routes."""
 
 _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
 """Whether data comes up trees, not down, for each forest of a collective."""
+
+OF_TREES = ("height", "chunks")
+"""Parameters of `synthesize` that an algorithm along trees takes on a topology, too."""
 
 COMPARED: Mapping[str, Any] = {
     "schedule": ["msccl", "hpds"],
@@ -301,6 +306,35 @@ def synthesize(
         switches=switches,
     )
     return made.program(in_place=in_place)
+
+
+def arguments_on(
+    topology: Topology,
+    parameters: Collection[str],
+    given: Mapping[str, Any],
+    collective: str | None = None,
+    *,
+    switches: bool = True,
+) -> dict[str, Any]:
+    """The arguments, besides its sizes, of an algorithm for all ranks of a topology: the given
+    ones, and if it has such parameters, rings along the links, the sides of a torus for Swing, and
+    trees or routes.
+
+    parameters: the algorithm's. given: by name; for trees maybe `OF_TREES`. collective: the one for
+    which to make trees or routes, if any. switches: as for `synthesize`. Errors: T604, T612.
+    """
+    missing, made = set(parameters) - given.keys(), dict(given)
+    if "orders" in missing and "rings" not in given:
+        along = link_rings(topology).orders.tolist()
+        made |= {"orders": along} if along else {}
+    if "sides" in missing:
+        sides = sides_of(topology, routed=True)
+        made |= {"sides": sides} if sides and all(side % 2 == 0 for side in sides) else {}
+    routes = {"trees", "routes"}
+    if collective is not None and missing & routes and not given.keys() & routes:
+        numbers = {word: made.pop(word) for word in OF_TREES if word in made}
+        made |= Synthesis.of(collective, topology, **numbers, switches=switches).arguments
+    return made
 
 
 def low_trees(collective: str, topology: Topology, until: float = float("inf")) -> list[Synthesis]:
