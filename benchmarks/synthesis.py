@@ -133,12 +133,12 @@ def best(programs: list[Any], collective: str, size: str, topology: Any, **more:
     """The choice of the fastest program for a size, with the options of sley synthesize, and more
     of them for programs without switches."""
     import sley
-    from sley.compiler.synthesis import OF_TILE, TILE, compared, is_cut
+    from sley.compiler.synthesis import OF_TILE, TILES, compared, is_cut
     from sley.ir.sizes import size_in_bytes
     from sley.model.nccl.choice import tiled
 
     found = []
-    for switched, tile in product((False, True), (1.0, TILE)):
+    for switched, tile in product((False, True), TILES):
         those = [p for p in programs if bool((p.transfers.group >= 0).any()) is switched]
         options = {**compared(collective, switched=switched), **({} if switched else more)}
         options |= {} if tile == 1 else OF_TILE
@@ -173,11 +173,11 @@ def simulated(what: str, collective: str, within: float, alone: bool) -> Iterato
     """The share of the bound of the fastest plan along trees or routes; then of the library's
     others, with the algorithm's name."""
     from sley import topologies
-    from sley.compiler.synthesis import fastest
+    from sley.compiler.synthesis import TILES, fastest
     from sley.ir.sizes import size_in_bytes
 
     topology, size = topologies.find(what), size_in_bytes(SIZE)
-    found = fastest(collective, topology, size, within=within, in_place=True)
+    found = fastest(collective, topology, size, within=within, in_place=True, tiles=TILES)
     made = found.choice
     words = f"{made.plan.protocol.value} in {made.plan.blocks_per_rank} blocks"
     words += f", tiles of {found.tile:g}" if found.tile != 1 else ""

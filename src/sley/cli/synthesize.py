@@ -18,7 +18,7 @@ from sley.cli.options import (
 )
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.sources import topology_of
-from sley.compiler.synthesis import Fastest, Synthesis, fastest, tree_directions
+from sley.compiler.synthesis import TILES, Fastest, Synthesis, fastest, tree_directions
 from sley.errors import SleyError, counted
 from sley.formats import program_source, write_file
 from sley.ir.program import Program
@@ -91,6 +91,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             chunks=chunks,
             within=within,
             in_place=in_place,
+            tiles=TILES,
             limit_s=limit_s,
         )
     bounds = Bounds.of(found.choice.program.collective, cluster)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,10 +55,10 @@ COMPARED: Mapping[str, Any] = {
 Direct spares the copies into slots and out of them, for which trees wait at each rank. Powers of
 two alone leave up to half of a GPU's blocks unused, and so slow blocks' links."""
 
-TILE = 0.25
-"""The share of a topology's tile that is compared too, with `OF_TILE`: a rank passes on a tile
-once it has all of it, so the links of tall trees, and of sums one after the other, idle for tiles
-at the begin and at the end."""
+TILES = (1.0, 0.25)
+"""The tiles to compare, as shares of the topology's, smaller ones with `OF_TILE`: a rank passes on
+a tile once it has all of it, so the links of tall trees, and of sums one after the other, idle for
+tiles at the begin and at the end."""
 
 OF_TILE = {"protocol": "Direct"}
 """The protocol of smaller tiles: nearly always the fastest for so large calls."""
@@ -379,14 +379,16 @@ def fastest(
     chunks: int | None = None,
     within: float = WITHIN,
     in_place: bool,
+    tiles: Sequence[float] = (1.0,),
     limit_s: float | None = None,
     **overrides: Any,
 ) -> Fastest:
     """The trees or routes that are the fastest for a size in the simulator, with the options
     `compared`, and overrides of them and of other arguments of `choose`.
 
-    chunks: only the trees of `pack_forest`, or routes, with so many. limit_s: after so many seconds
-    no further ones are made or compared, once there are some. Errors: T612.
+    chunks: only the trees of `pack_forest`, or routes, with so many. tiles: to compare, as `TILES`,
+    the whole one first, for who can set them. limit_s: after so many seconds no further ones are
+    made or compared, once there are some. Errors: T612.
     """
     until = time.monotonic() + (float("inf") if limit_s is None else limit_s)
     collective = _algorithm(collective).collective
@@ -394,14 +396,15 @@ def fastest(
     many = topology.ranks > MOST_DIRECT and collective == _ROUTED
     found, left = list[tuple[Synthesis, Choice, float]](), 0
     for programs, options in _contests(_near(made, size), in_place, until):
-        for tile, of_tile in ((1.0, {}), (TILE, OF_TILE)):
+        for tile in tiles:
             # Only what the loads of links leave a chance.
             least_us = min((choice.end.time_us for _, choice, _ in found), default=float("inf"))
             near = [(one, p) for one, p in programs if size / one.algbw_GBps / 1e3 < least_us]
             cut = [(one, p) for one, p in near if tile == 1 or is_cut(p, size, topology, tile)]
             if not cut or (found and time.monotonic() >= until):
                 continue
-            of = {**options, **of_tile, **(_OF_MANY if many else {}), **overrides}
+            of = {**options, **({} if tile == 1 else OF_TILE), **(_OF_MANY if many else {})}
+            of |= overrides
             left_s = None if limit_s is None else max(until - time.monotonic(), 0)
             made_of = [program for _, program in cut]
             choices = choose(made_of, size, tiled(topology, tile), limit_s=left_s, **of)
