@@ -64,7 +64,7 @@ size: $(VENV)/.runtime ## print lines, words, rules and options beside the recor
 	@$(BIN)/python .ci/size.py
 
 # Not --quiet, with which mkdocs --strict ignores warnings.
-docs: $(VENV)/.dev ## build the documentation into site/
+docs: $(VENV)/.docs ## build the documentation into site/
 	@$(BIN)/python docs/generate.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -105,6 +105,11 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@# What the tests import is compiled here, once, and not by each of their processes.
 	@$(BIN)/python -m pytest --collect-only --quiet > /dev/null || true
 	@mv $@.txt $@
+
+# A hundred megabytes that only the site needs, and the tests of it.
+$(VENV)/.docs: $(VENV)/.dev
+	@$(INSTALL) "mkdocs-material>=9.5"
+	@touch $@
 
 define NEEDS
 import os, shutil, sys, sysconfig

@@ -1,7 +1,8 @@
 """Synthesised trees and routes: how close their link loads, and simulated calls, come to the bound.
 
-    python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--small] [--within SHARE]
-                                   [--random N] [--failures N] [--collective NAME ...]
+    python benchmarks/synthesis.py [TOPOLOGY ...] [--simulate] [--small] [--alone]
+                                   [--within SHARE] [--random N] [--failures N]
+                                   [--collective NAME ...]
 
 For each topology and collective: the trees or routes, the most sends of one, the share of the
 bandwidth bound by the loads of links, and processor seconds and peak memory of the search, in a
@@ -9,8 +10,9 @@ process of its own; then of low trees the fewest sends, the most of the bound, i
 seconds. Without topologies: every machine with 1, 2 and 4 nodes, up to 128 GPUs.
 --random adds N random topologies of up to 12 GPUs with direct links; --failures N random failures
 of each topology: a card that is gone or at half its rate. --simulate also finds, at 1 GB, what sley
-synthesize takes, and the fastest of the library's other algorithms, with the same options and as
-many blocks. --small finds both from 1 KB to 4 MB, for random topologies too.
+synthesize takes, and the fastest of the library's other algorithms, with the same options, tiles
+and as many blocks. --small finds both from 1 KB to 4 MB, for random topologies too. --alone leaves
+out the library's.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from statistics import median
 from typing import Any, TypeAlias
@@ -130,18 +133,22 @@ def best(programs: list[Any], collective: str, size: str, topology: Any, **more:
     """The choice of the fastest program for a size, with the options of sley synthesize, and more
     of them for programs without switches."""
     import sley
-    from sley.compiler.synthesis import compared
+    from sley.compiler.synthesis import OF_TILE, TILES, compared, is_cut
+    from sley.ir.sizes import size_in_bytes
+    from sley.model.nccl.choice import tiled
 
     found = []
-    for switched in (False, True):
+    for switched, tile in product((False, True), TILES):
         those = [p for p in programs if bool((p.transfers.group >= 0).any()) is switched]
         options = {**compared(collective, switched=switched), **({} if switched else more)}
+        options |= {} if tile == 1 else OF_TILE
+        those = [p for p in those if tile == 1 or is_cut(p, size_in_bytes(size), topology, tile)]
         if those:
-            found.append(sley.choose(those, size, topology, **options).at(size))
+            found.append(sley.choose(those, size, tiled(topology, tile), **options).at(size))
     return min(found, key=lambda one: one.end.time_us)
 
 
-def small(what: str | int, collective: str) -> Iterator[str]:
+def small(what: str | int, collective: str, alone: bool) -> Iterator[str]:
     """The simulated microseconds of the fastest trees or routes for small sizes, with their sends
     and the chunks of each rank; and of the library's others, with the ratio."""
     from sley import topologies
@@ -149,7 +156,7 @@ def small(what: str | int, collective: str) -> Iterator[str]:
     from sley.ir.sizes import size_in_bytes
 
     topology: Any = random_topology(what) if isinstance(what, int) else topologies.find(what)
-    others = library(topology, collective)
+    others = [] if alone else library(topology, collective)
     for size in SMALL:
         found = fastest(collective, topology, size_in_bytes(size), in_place=True)
         made, choice = found.synthesis, found.choice
@@ -162,22 +169,23 @@ def small(what: str | int, collective: str) -> Iterator[str]:
         yield text
 
 
-def simulated(what: str, collective: str, within: float) -> list[object]:
-    """The share of the bound of the fastest plan along trees or routes, and of the library's
+def simulated(what: str, collective: str, within: float, alone: bool) -> Iterator[str]:
+    """The share of the bound of the fastest plan along trees or routes; then of the library's
     others, with the algorithm's name."""
     from sley import topologies
-    from sley.compiler.synthesis import fastest
+    from sley.compiler.synthesis import TILES, fastest
     from sley.ir.sizes import size_in_bytes
 
     topology, size = topologies.find(what), size_in_bytes(SIZE)
-    made = fastest(collective, topology, size, within=within, in_place=True).choice
+    found = fastest(collective, topology, size, within=within, in_place=True, tiles=TILES)
+    made = found.choice
     words = f"{made.plan.protocol.value} in {made.plan.blocks_per_rank} blocks"
-    row: list[object] = [made.end.of_bound, words]
-    others = library(topology, collective)
-    if not others:  # ranks that no link joins
-        return [*row, 0.0, "no other"]
-    found = best(others, collective, SIZE, topology, channels=[1, 2])
-    return [*row, found.end.of_bound, f"{found.algorithm} {found.plan.protocol.value}"]
+    words += f", tiles of {found.tile:g}" if found.tile != 1 else ""
+    yield f"   {SIZE}: {made.end.of_bound:.1%} ({words})"
+    others = [] if alone else library(topology, collective)
+    if others:  # none for ranks that no link joins
+        other = best(others, collective, SIZE, topology, channels=[1, 2])
+        yield f", {other.algorithm} {other.plan.protocol.value} {other.end.of_bound:.1%}"
 
 
 def main() -> None:
@@ -186,6 +194,7 @@ def main() -> None:
     parser.add_argument("--collective", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--random", type=int, default=0, metavar="N")
     parser.add_argument("--failures", type=int, default=0, metavar="N")
     parser.add_argument("--within", type=float, default=0.05)
@@ -208,17 +217,18 @@ def main() -> None:
             if row[6:]:
                 least, share, sends, seconds = row[6:]
                 low = [least, f"{share:.1%}", sends, f"{seconds:.2f}"]
-            line = form.format(name, collective, ranks, *numbers, *low)
-            if given.simulate:
-                made, words, other, name = simulated(what, collective, given.within)
-                line += f"   {SIZE}: {made:.1%} ({words}), {name} {other:.1%}"
-            print(line, flush=True)
-            for text in small(what, collective) if given.small else ():
+            print(form.format(name, collective, ranks, *numbers, *low), end="", flush=True)
+            # As soon as they are known: others take minutes on many ranks.
+            alone, share = given.alone, given.within
+            for text in simulated(what, collective, share, alone) if given.simulate else ():
+                print(text, end="", flush=True)
+            print(flush=True)
+            for text in small(what, collective, alone) if given.small else ():
                 print(f"    {text}", flush=True)
     for seed in range(given.random if given.small else 0):
         for collective in given.collective:
             title = f"random {seed}, {collective}"
-            print(title, *small(seed, collective), sep="\n    ", flush=True)
+            print(title, *small(seed, collective, given.alone), sep="\n    ", flush=True)
     groups: dict[str, list[Any]] = {f"{given.random} random topologies": [*range(given.random)]}
     for what in [one for one in given.topology if has_cards(one)] if given.failures else ():
         groups[f"{given.failures} failures on {what}"] = [(what, n) for n in range(given.failures)]

@@ -135,6 +135,7 @@ def test_bine_trees_reach_all_ranks(ranks: int, root: int) -> None:
     ("name", "arguments", "code", "text"),
     [
         ("swing-allgather", {"ranks": 6 + 1}, "L121", "an even number of ranks"),
+        ("swing-reducescatter", {"ranks": 5}, "L121", "an even number of ranks"),
         ("swing-allreduce", {"ranks": 9, "sides": (3, 3)}, "L121", "sides=(3, 3)"),
         ("swing-allreduce", {"ranks": 8, "sides": (4, 4)}, "L121", "a product of 8"),
         ("swing-allreduce", {"ranks": 8, "sides": (8, 0)}, "L102", "sides=(8, 0)"),

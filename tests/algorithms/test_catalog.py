@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sley
@@ -109,6 +111,22 @@ def test_unknown_names_and_wrong_parameters_are_refused(
         build(name, **arguments)
     assert caught.value.code == code
     assert text in str(caught.value)
+
+
+def test_an_error_of_an_algorithm_that_the_values_do_not_explain_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mistaken(**_given: Any) -> Any:
+        return len(5)  # type: ignore[arg-type]
+
+    broken = replace(CATALOG["swing-allreduce"], function=mistaken)
+    monkeypatch.setattr("sley.algorithms.catalog.CATALOG", {"swing-allreduce": broken})
+    for values in ({}, {"sides": [8]}, {"sides": np.array([2, 4])}):
+        with pytest.raises(TypeError):
+            build("swing-allreduce", ranks=8, **values)
+    for values in ({"sides": 8}, {"sides": [[2, 4], [8]]}, {"sides": ["8"]}, {"ranks": 1 << 40}):
+        with pytest.raises(sley.SleyError, match="L112"):
+            build("swing-allreduce", **{"ranks": 8, **values})
 
 
 def test_the_catalog_cannot_be_changed() -> None:

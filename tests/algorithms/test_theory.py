@@ -86,6 +86,7 @@ POWER_OF_TWO: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "swing-allreduce": (lambda n: 2 * int(log2(n)), two),
     "swing-doubling-allreduce": (lambda n: int(log2(n)), lambda n: int(log2(n))),
     "swing-allgather": (lambda n: int(log2(n)), lambda n: n - 1),
+    "swing-reducescatter": (lambda n: int(log2(n)), lambda n: n - 1),
     "bine-broadcast": (lambda n: int(log2(n)), lambda n: int(log2(n))),
     "bine-reduce": (lambda n: int(log2(n)), lambda n: 1),
 }

@@ -57,6 +57,16 @@ def packaged(folder: Path) -> None:
     sley("package", folder, "--table", table, "--target", "rccl")
 
 
+def test_a_folder_with_files_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "README").touch()
+    table = tmp_path / "own.toml"
+    table.write_text(PlanTable((PlanRow(Recipe("ring-allreduce"), SizeRange(), ranks=2),)).text())
+    words = ["package", str(tmp_path), "--table", str(table), "--target", "rccl"]
+    told = CliRunner().invoke(main, words).stderr
+    assert "F461" in told
+    assert "remedy:   Name a new folder" in told
+
+
 WRITERS: list[Callable[[Path], None]] = [chosen, exported, exported_as_plans, packaged]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import sley
+from sley.__main__ import run
 from sley.algorithms import build
 from sley.cli import output
 from sley.cli.main import main
@@ -129,3 +132,32 @@ def test_texts_of_files_make_no_colours(colored: None, capsys: pytest.CaptureFix
 def test_rows_with_numbers_are_no_heads(colored: None, capsys: pytest.CaptureFixture[str]) -> None:
     output.echo("8  ranks\n9  ranks")
     assert capsys.readouterr().out == "8  ranks\n9  ranks\n"
+
+
+def test_files_get_no_codes_of_terminals(colored: None, capsys: pytest.CaptureFixture[str]) -> None:
+    phases = output.Phases(verbose=False)
+    with phases("working"):
+        pass
+    with phases.progress("choosing") as report:
+        report(1, 2)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("word", "where"), [("list", "standard output: "), ("--help", "")])
+def test_a_full_disk_is_said_in_plain_words(word: str, where: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        end = subprocess.run(
+            [sys.executable, "-m", "sley", word], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (end.returncode, end.stderr) == (1, f"error: {where}No space left on device\n")
+
+
+def test_an_interrupt_of_the_imports_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "sley.cli", Interrupted())
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == output.INTERRUPTED

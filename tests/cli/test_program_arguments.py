@@ -95,6 +95,23 @@ def line_of(mark: str) -> int:
 
 
 @pytest.mark.parametrize(
+    ("given", "chunks"),
+    [
+        ("", 4 * 8),  # a butterfly for each direction along each side
+        ("--ranks 8", 4 * 8),
+        ("--arg ranks=8", 4 * 8),
+        ("--nodes 1 --gpus 8", 4 * 8),
+        ("--ranks 8 --arg sides=[8]", 2 * 8),
+        ("--ranks 4", 4),  # on some of the torus
+    ],
+)
+def test_swing_takes_the_sides_of_a_torus_that_it_fills(given: str, chunks: int) -> None:
+    line = f"compile swing-allreduce --topology routed-torus:4x2 --json {given}"
+    result = CliRunner().invoke(main, line.split())
+    assert json.loads(result.stdout)["plan"]["chunks"] == chunks
+
+
+@pytest.mark.parametrize(
     ("line", "found"),
     [
         ("own.py:gather", "unnamed is a correct allgather on 2 ranks"),

@@ -237,6 +237,13 @@ def test_a_comparison_leaves_out_plans_with_errors_and_names_them() -> None:
     assert (refused["what"], refused["diagnostics"][0]["code"]) == (what[1], "C308")
 
 
+def test_what_is_true_of_all_plans_is_said_once() -> None:
+    what = ("compare", "ring-allgather --topology mi250x", "all-pairs-allgather --topology mi250x")
+    assert sley(*what, "-b", "1M").stderr.count("T611") == 1
+    unknown = sley("compare", "ring-allgather", "all-pairs-allgather", "--topology", "ndv44")
+    assert (unknown.exit_code, unknown.stderr.count("T604 unknown-topology")) == (2, 1)
+
+
 def test_files_of_reports_are_named(ring: Path, tmp_path: Path) -> None:
     page, picture = tmp_path / "p.html", tmp_path / "p.svg"
     result = sley("simulate", ring, "-b", "1K", "--html", page, "--plot", picture)
@@ -263,6 +270,8 @@ def test_files_of_reports_are_named(ring: Path, tmp_path: Path) -> None:
         (("simulate", "all-pairs-allgather", "--topology", "dgx1"), 1, "C301"),
         (("compare", "--topology", "ndv4"), 2, "Missing argument"),
         (("compare", "ring-allreduce", "ring-allgather", "--topology", "ndv4"), 1, "C313"),
+        (("compare", "ring-allreduce", "ring-allreduce --ranks 4", "--topology", "1x8"), 1, "C313"),
+        (("compare", "nccl-allreduce", "ring-allreduce --ranks 4", "--topology", "1x8"), 1, "C313"),
         (("compare", "ring-allreduce 'x", "--topology", "ndv4"), 2, "quotation"),
         (("compare", "ring-allreduce --rank 3", "--topology", "ndv4"), 2, "--rank"),
         (("compare", "--help"), 0, "side by side"),

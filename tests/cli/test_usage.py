@@ -39,6 +39,7 @@ def sley(*arguments: object) -> Result:
         ("explain wrong-resul", "Did you mean wrong-result"),
         ("explain d945", "d945 went with workload files"),
         ("verify ring-allreduce", "ring-allreduce needs --ranks, or --topology"),
+        ("verify a.xml b.xml --json", "are for one WHAT"),
         ("compile hm-allreduce", "hm-allreduce needs --nodes and --gpus, or --topology"),
         ("compile hm-allreduce --nodes 2", "hm-allreduce needs --gpus, or --topology"),
         (

@@ -75,6 +75,16 @@ def test_options_show_what_is_given_as_members() -> None:
     assert repr(options) == "Options(protocol='LL', schedule='hpds', instances=4)"
 
 
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("mine.py", "sley.load('mine.py')"), ("ring", "algorithms.build('ring', ranks=8)")],
+)
+def test_a_name_instead_of_a_program_is_told_how_it_becomes_one(name: str, call: str) -> None:
+    with pytest.raises(sley.SleyError, match="C307") as caught:
+        sley.compile(name)  # type: ignore[arg-type]
+    assert call in caught.value.diagnostics[0].remedy
+
+
 def test_a_program_for_another_kind_of_cluster_is_refused() -> None:
     program = replace(RING, topology="x")  # type: ignore[arg-type]
     assert code(lambda: sley.compile(program)) == "C307"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import runpy
 import subprocess
 import sys
@@ -45,6 +46,14 @@ def test_a_benchmark_loads_and_reads_its_options(
         runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
     assert ended.value.code == 0
     assert "usage:" in capsys.readouterr().out
+
+
+def test_a_file_of_results_has_a_line_for_each_row(tmp_path: Path) -> None:
+    results = {"machine": {"cores": 2}, "rows": [{"ms": [0.5, 1.25]}, {"ms": []}], "seconds": 3.0}
+    path = importlib.import_module("common.results").save(results, tmp_path, "a")
+    text = path.read_text()
+    assert json.loads(text) == results
+    assert text.splitlines()[2:5] == ['"rows": [', ' {"ms": [0.5, 1.25]},', ' {"ms": []}']
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -14,7 +15,7 @@ from scipy.optimize import linprog
 import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG
-from sley.compiler.synthesis import Synthesis, fastest, low_trees
+from sley.compiler.synthesis import TILES, Synthesis, fastest, low_trees
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.graph import depths, match_chunks
 from sley.ir.tables import NONE
@@ -23,6 +24,7 @@ from sley.model.bounds import Bounds
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import packed_GBps
 from sley.model.simulation import simulate
+from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import Forest, find_routes, least_height, match_forest, pack_forest
 from sley.topologies.rates import RankPairs, tree_rates
 from support.generators.examples import examples
@@ -681,6 +683,41 @@ def test_the_front_goes_from_low_trees_to_the_most_bandwidth() -> None:
         lower = [o for o in front if o.sends < one.sends and o.chunks <= one.chunks]
         limit = max([o.algbw_GBps for o in lower], default=0)
         assert one.algbw_GBps > 1.1 * limit or one.algbw_GBps == most
+
+
+def test_small_tiles_fill_tall_trees_sooner() -> None:
+    topology = topologies.find("nd-gb200:2")
+    options = {"chunks": 1, "in_place": True, "schedule": "msccl", "instances": 3}
+    found = fastest("reducescatter", topology, 1 << 30, tiles=TILES, **options)
+    assert found.tile == TILES[-1] < 1
+    plan, model = found.choice.plan, topology.model
+    small = replace(model, tile_bytes=model.tile_bytes * found.tile)
+    times = [sley.simulate(plan, "1G", topology, model=one).time_us for one in (small, model)]
+    assert times[0] == pytest.approx(found.choice.end.time_us)
+    assert times[0] < 0.98 * times[1]
+    # A call that a whole tile doesn't cut has no smaller ones.
+    assert fastest("reducescatter", topology, 1 << 20, tiles=TILES, **options).tile == 1
+
+
+def test_as_many_blocks_are_used_as_links_need() -> None:
+    """With slow blocks, 3 and 6 instances fit where 4 and 8 don't, and 2 and 4 fill no link."""
+    options = {"chunks": 1, "in_place": True, "schedule": "msccl"}
+    for collective, least in (("allgather", 0.98), ("allreduce", 0.84)):
+        found = fastest(collective, topologies.find("resccl"), 1 << 30, **options)
+        assert found.choice.end.of_bound > least
+        assert found.choice.plan.blocks_per_rank <= RESIDENT_BLOCKS
+
+
+def test_even_trees_with_more_connections_than_blocks_may_fit() -> None:
+    topology = topologies.mi250x()
+    made = Synthesis.of("allreduce", topology, chunks=2).even
+    own, *shared = made.compared_programs(in_place=True)
+    assert made.connections > RESIDENT_BLOCKS
+    options = {"topology": topology, "protocol": "Direct", "verify": False}
+    plan, *others = (sley.compile(program, **options) for program in (own, *shared))
+    assert plan.blocks_per_rank <= RESIDENT_BLOCKS
+    share, *less = (sley.simulate(one, "1G").of_bound for one in (plan, *others))
+    assert share > max(0.8, *less)
 
 
 def test_even_trees_fill_links_that_one_block_can_not() -> None:

@@ -220,6 +220,31 @@ def test_a_rank_that_has_ended_its_groups_keeps_its_number(
     assert [file.name for file in tmp_path.iterdir()] == ["r3"]
 
 
+@pytest.mark.parametrize(
+    ("variable", "kind", "name"),
+    [
+        ("SLEY_DUMP", "cpu:sley,cuda:nccl", "trace_0"),
+        ("TORCH_FR_DUMP_TEMP_FILE", "cpu:sley,cuda:nccl", "sley_0"),
+        ("TORCH_FR_DUMP_TEMP_FILE", "cpu:sley", "trace_0"),
+    ],
+)
+def test_files_of_nccl_groups_are_not_overwritten(
+    variable: str, kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder.FlightRecorder, "_look", lambda self: None)
+    monkeypatch.delenv("SLEY_DUMP", raising=False)
+    monkeypatch.setenv(variable, f"{tmp_path}/trace_")
+    recorder, mine = flight_recorder.recorder(), Group()
+    assert recorder is not None
+    recorder.add(mine)
+    with monkeypatch.context() as joined:
+        joined.setattr(dist, "is_initialized", lambda: True)
+        joined.setattr(dist, "get_rank", lambda: 0)
+        joined.setitem(dist.distributed_c10d._world.pg_map, mine, (kind, None))  # type: ignore
+        recorder.tell()
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
 @pytest.mark.parametrize(("file", "is_kept"), [("_tools/a.py", True), ("/a.py", False)])
 def test_frames_are_of_the_program_not_of_sley(file: str, is_kept: bool) -> None:
     path = str(Path(sley.__file__).parent) + file

@@ -60,6 +60,12 @@ def test_without_switches_arms_keep_to_the_links():
     assert arms.time_us(arms.default(1 << 20), 1 << 20) > 0
 
 
+def test_swing_takes_the_sides_of_a_torus():
+    arms = Arms.of("allreduce", topologies.torus(4, 2, routed=True))
+    swing = {arm.recipe.arguments["sides"] for arm in arms.rows if "sides" in arm.recipe.arguments}
+    assert swing == {(4, 2)}
+
+
 def test_trees_for_the_cluster_are_arms_that_a_policy_may_have(tmp_path):
     square = Topology.from_links("square", 4, [(0, 1), (1, 3), (3, 2), (2, 0), (0, 1)])
     arms = Arms.of("allgather", square)

@@ -97,6 +97,22 @@ def test_a_promised_chunk_that_nobody_writes_is_a_wrong_result() -> None:
         sley.verify(hand.plan(sley.Custom("keep", 1, 1, 1, lambda r, i: [(0, 0)]), scratch=1))
 
 
+@pytest.mark.parametrize("buffer", ["in", "out", "scratch"])
+@pytest.mark.parametrize("collective", [sley.AllReduce(2, 2), sley.AllToAll(2)])
+def test_in_place_is_the_remedy_where_only_inputs_are_written(
+    collective: sley.Collective, buffer: str
+) -> None:
+    @sley.program(collective)
+    def forgotten(p: sley.ChunkProgram) -> None:
+        for rank in range(2):
+            p.chunk(rank, "in", rank).copy(1 - rank, buffer, rank)
+
+    with pytest.raises(sley.SleyError, match="V206") as caught:
+        sley.compile(forgotten)
+    remedy = caught.value.diagnostics[0].remedy
+    assert ("in_place=True" in remedy) == (buffer == "in")
+
+
 def test_nothing_stays_nothing_whatever_is_added_to_it() -> None:
     """Numbers of inputs saturate: no sum of them may come out of what was never written."""
     nothing = Values.nothing(1)

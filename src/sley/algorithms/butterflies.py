@@ -115,12 +115,14 @@ class Butterfly:
         *,
         buffer: str,
         source: str,
+        result: str | None = None,
         channel: int | None = None,
     ) -> None:
         """Reduces each block to its rank. The blocks begin at chunk `offset`.
 
         ranks: the rank at each place. buffer: the buffer of the sums. source: the buffer of the
-        contributions; another one than `buffer` is not changed.
+        contributions; another one than `buffer` is not changed. result: another buffer, whose first
+        chunk gets the whole sum.
         """
         rank = np.asarray(ranks)
         summed = np.full((self.ranks, self.blocks), source == buffer)
@@ -130,7 +132,11 @@ class Butterfly:
                 own = buffer if summed[sender[0], first[0]] else source
                 into = buffer if summed[receiver[0], first[0]] else source
                 sent = p.chunk(rank[sender], own, *at)
-                accumulator(p, rank[receiver], into, buffer, *at).reduce(sent, channel=channel)
+                if result is not None and step is self.steps[-1]:  # of one block each
+                    total = p.chunk(rank[receiver], into, *at).copy(rank[receiver], result, 0)
+                else:
+                    total = accumulator(p, rank[receiver], into, buffer, *at)
+                total.reduce(sent, channel=channel)
             summed[step[:, 1], step[:, 2]] = True
 
     def all_gather(

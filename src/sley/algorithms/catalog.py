@@ -7,11 +7,14 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from sley.algorithms.algorithm import LISTED, SIZES, Algorithm, check_sizes
 from sley.errors import Place, did_you_mean
 from sley.errors.language import L112, L120
 from sley.ir.collectives import STANDARD, plain_name
 from sley.ir.program import Program
+from sley.ir.topology import MAX_RANKS
 
 _FILES = (
     *("allreduce", "multi_ring", "nvls", "allgather", "hierarchical_mesh"),
@@ -33,6 +36,9 @@ CATALOG: Mapping[str, Algorithm] = MappingProxyType(
     }
 )
 """Every algorithm, by name."""
+
+_ROWS = ("sides", "orders", "trees", "up_trees", "routes", "switches", "stage_channels")
+"""Parameters with several numbers."""
 
 
 def build(
@@ -76,7 +82,9 @@ def build(
         )
     try:
         return algorithm.function(**given, in_place=in_place)
-    except (TypeError, ValueError, OverflowError) as error:  # no number, or one beyond all memory
+    except (TypeError, ValueError, OverflowError) as error:
+        if all(_is_usual(word, value) for word, value in given.items()):
+            raise  # a mistake of the algorithm's own
         found = ", ".join(f"{word}={value!r:.40}" for word, value in given.items())
         at, expected = Place(detail=algorithm.name), "values that the algorithm can have"
         raise L112.error(at=at, expected=expected, found=found) from error
@@ -101,6 +109,18 @@ def find(name: str) -> Algorithm:
         if own
         else did_you_mean(str(name), CATALOG),
     )
+
+
+def _is_usual(word: str, value: Any) -> bool:
+    """Whether a parameter's value is a number, or rows of numbers, of which memory has room."""
+    if word == "same_bits":  # which each algorithm checks
+        return True
+    try:
+        numbers = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return False
+    is_kind = numbers.dtype.kind in "iu" and (numbers.ndim > 0) == (word in _ROWS)
+    return bool(is_kind and (np.abs(numbers) <= MAX_RANKS).all())
 
 
 def _expected(algorithm: Algorithm) -> str:

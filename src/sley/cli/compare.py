@@ -47,6 +47,8 @@ def compare_command(
 
     nccl-allreduce (nccl-allgather, ...) stands for NCCL's choice at each size.
     """
+    if topology is not None:
+        find(topology)  # an unknown one is told once, not for each WHAT
     columns: list[tuple[str, list[Simulation]]] = []
     refused: list[tuple[str, SleyError]] = []
 

@@ -23,7 +23,15 @@ from sley.cli.options import (
     json_option,
     place_option,
 )
-from sley.cli.output import Command, echo, print_json, print_rows, report_error
+from sley.cli.output import (
+    USAGE,
+    WRONG,
+    Command,
+    echo,
+    print_json,
+    print_rows,
+    report_error,
+)
 from sley.communicator.selection.ready_plans import Capacity
 from sley.communicator.selection.user_plans import read_folder
 from sley.compiler import compile
@@ -76,10 +84,11 @@ def doctor_command(
 ) -> None:
     """Show which files of DIR a runtime reads, which file runs for each call, and why.
 
-    With --collective, --size and --ranks, explain this call. With --target exit code 1 means that
-    DIR or a file has a problem, that a call runs incorrectly, that no call can have this size, or
-    with --target sley, where DIR may be left out, that no plan is for these ranks. For a program, a
-    script or a library, show how sley exec reaches its calls of NCCL; exit code 1 means not at all.
+    With --collective, --size and --ranks, explain this call. Exit code 1 means that DIR or a file
+    has a problem for the runtime, without --target for each of them; that a call runs incorrectly;
+    that no call can have this size; or with --target sley, where DIR may be left out, that no plan
+    is for these ranks. For a program, a script or a library, show how sley exec reaches its calls
+    of NCCL; exit code 1 means not at all.
     """
     check_one_form(output_format, as_json)
     if output_format and (target in (None, OWN) or call["collective"]):
@@ -130,7 +139,7 @@ def doctor_command(
     if impossible and not as_json:
         report_error(SleyError(impossible), as_json=False)
     if not ok:
-        sys.exit(1)
+        sys.exit(WRONG if where.exists() else USAGE)
 
 
 def _print_own(where: Path | None, ranks: int | None, *, as_json: bool) -> None:
@@ -263,9 +272,10 @@ def _print_overview(where: Path, *, as_json: bool) -> None:
     """Prints a line for each runtime. Errors: F503."""
     check_path(where)
     found = [examine(where, one) for one in runtimes.RUNTIMES]
+    ok = any(one.refusal is None and not one.problems for one in found)
     if as_json:
-        print_json({"ok": True, "runtimes": [one.to_json() for one in found]})
-        return
+        print_json({"ok": ok, "runtimes": [one.to_json() for one in found]})
+        sys.exit(0 if ok else WRONG)
     rows = [("runtime", "version", "files", "problems", "")]
     for one in found:
         read = len(one.reading.candidates)
@@ -273,6 +283,7 @@ def _print_overview(where: Path, *, as_json: bool) -> None:
         why = one.refusal.found.partition(": ")[2] if one.refusal else one.reading.no_start
         rows.append((one.runtime.name, one.runtime.version, *counts, why))
     echo("\n".join(table_lines(rows, (0, 1, 4))))
+    sys.exit(0 if ok else WRONG)
 
 
 def _lines(examined: Examination) -> Iterator[str]:

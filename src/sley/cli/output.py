@@ -32,7 +32,7 @@ from rich.text import Text
 
 from sley.cli.annotations import SARIF, annotation_lines
 from sley.cli.examples import EXAMPLES
-from sley.errors import Diagnostic, SleyError, did_you_mean, printable
+from sley.errors import Diagnostic, SleyError, did_you_mean, printable, reason_of
 from sley.errors.compiler import C304, C306, C308, C310
 from sley.errors.devices import K510
 from sley.errors.formats import F404, F460
@@ -78,20 +78,27 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     colours if the terminal has them and NO_COLOR isn't set, by the rules of rich."""
     shown = printable(str(text))
     console = Console(stderr=err, highlight=False, soft_wrap=True)
-    if console.color_system is None or console.no_color:
-        click.echo(shown, err=err, nl=nl)
-        return
-    colored = Text(shown)
-    for pattern, style in _COLORS:
-        colored.highlight_regex(re.compile(pattern, re.MULTILINE), style)
-    console.print(colored, end="\n" if nl else "")
+    try:
+        if console.color_system is None or console.no_color:
+            click.echo(shown, err=err, nl=nl)
+            return
+        colored = Text(shown)
+        for pattern, style in _COLORS:
+            colored.highlight_regex(re.compile(pattern, re.MULTILINE), style)
+        console.print(colored, end="\n" if nl else "")
+    except OSError as error:
+        error.filename = "standard error" if err else "standard output"
+        raise
 
 
 def print_note(text: str) -> None:
     """Prints a remark on standard error, so that it is no part of a result; `print_json` adds it to
-    one."""
+    one. A command's remark about several plans is printed once."""
     if context := click.get_current_context(silent=True):
-        context.meta.setdefault(_NOTES, []).append(text)
+        known: list[str] = context.meta.setdefault(_NOTES, [])
+        if text in known:
+            return
+        known.append(text)
     echo(f"note: {text}", err=True)
 
 
@@ -199,26 +206,29 @@ class Command(_Successors):
             if isinstance(error, MemoryError):
                 found = str(error) or "no memory left"
                 error = C306.error(expected="memory for the whole program", found=found)
-            if form := ctx.params.get("output_format"):
-                for line in annotation_lines(form, error.diagnostics):
-                    echo(line)
-            if form != SARIF:
-                report_error(error, as_json=bool(ctx.params.get("as_json")))
-            sys.exit(_exit_code(error))
+            form, as_json = ctx.params.get("output_format"), bool(ctx.params.get("as_json"))
+            sys.exit(report_refusal(error, form, as_json=as_json))
         except BrokenPipeError:
             # The reader of the output has ended (sley list | head).
             sys.stderr.close()
             sys.exit(1)
         except OSError as error:
-            echo(f"error: {error}", err=True)
-            sys.exit(1)
+            named = "" if error.filename is None else f"{error.filename}: "
+            echo(f"error: {named}{reason_of(error)}", err=True)
+            sys.exit(WRONG)
         except KeyboardInterrupt:
             echo("interrupted", err=True)
             sys.exit(INTERRUPTED)
 
 
-def _exit_code(error: SleyError) -> int:
-    """USAGE for an error that the command line alone makes."""
+def report_refusal(error: SleyError, form: str | None, *, as_json: bool = False) -> int:
+    """Prints an error, for code review in this form; returns the exit code, USAGE for one that the
+    command line alone makes."""
+    if form is not None:
+        for line in annotation_lines(form, error.diagnostics):
+            echo(line)
+    if form != SARIF:
+        report_error(error, as_json=as_json)
     first = error.diagnostics[0]
     is_missing = first.found == os.strerror(errno.ENOENT)
     is_usage = is_missing or first.code in _FILES or (first.code in _NAMES and not first.places)
@@ -283,7 +293,7 @@ class Phases:
         start = time.perf_counter()
         console = Console(stderr=True)
         try:
-            if self.quiet or not console.is_terminal:
+            if self.quiet or not console.file.isatty():  # whatever FORCE_COLOR says
                 yield
             else:
                 words = TextColumn("{task.description}")
@@ -330,7 +340,7 @@ def progress_bar(*, quiet: bool) -> Progress:
     console = Console(stderr=True)
     if quiet:
         return Progress(disable=True)
-    if not console.is_terminal:
+    if not console.file.isatty():  # whatever FORCE_COLOR says
         return _Lines(disable=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())

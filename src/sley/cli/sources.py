@@ -28,7 +28,7 @@ from sley.compiler import Options, compile_in_phases
 from sley.compiler.opening import Maker, Source
 from sley.compiler.passes import links
 from sley.compiler.passes.lift import lift
-from sley.compiler.synthesis import Synthesis, low_trees
+from sley.compiler.synthesis import OF_TREES, arguments_on, low_trees
 from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
 from sley.errors.selection import N658
@@ -45,8 +45,7 @@ from sley.ir.topology import Topology
 from sley.ir.words import Schedule
 from sley.lang import schedules
 from sley.model.simulation.routes import ConnectionRoutes
-from sley.topologies import link_rings, look_up
-from sley.topologies.structure import sides_of_routed
+from sley.topologies import look_up
 from sley.verification import SumOrder
 from sley.verification import verify as prove
 
@@ -54,9 +53,6 @@ T = TypeVar("T")
 
 NCCL = "nccl-"
 """How a WHAT begins that stands for what NCCL chooses at each size."""
-
-_OF_TREES = ("height", "chunks")
-"""Arguments of `Synthesis.of` that an algorithm along trees takes on a topology."""
 
 MESSAGE_TARGETS = tuple(
     name for name, target in TARGETS.items() if not FORMATS[target.suffix].one_sided
@@ -117,7 +113,7 @@ def _low(selection: Selection, topology: Topology) -> list[Selection]:
     """An algorithm along trees, with the heights and chunks of low ones."""
     made = low_trees(CATALOG[selection.what].collective, topology)
     numbers = [(one.parts[0].height, one.chunks // topology.ranks) for one in made]
-    words = [dict(zip(_OF_TREES, one, strict=True)) for one in numbers]
+    words = [dict(zip(OF_TREES, one, strict=True)) for one in numbers]
     return [replace(selection, arguments={**selection.arguments, **one}) for one in words]
 
 
@@ -369,32 +365,24 @@ def program_or_lifted(selection: Selection, topology: Topology | None, phases: P
 
 
 def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
-    """The selection; an algorithm of the library or a function without sizes gets the topology's,
-    and if it has several rings, those along the topology's links; Swing the sides of a torus."""
-    if topology is None or has_sizes(selection):
+    """The selection; an algorithm of the library or a function gets the topology's sizes, unless it
+    has others, and its arguments on the topology."""
+    if topology is None or source_of(selection).is_plan:
         return selection
-    if takes(selection, "ranks"):
-        fitting = replace(selection, ranks=topology.ranks)
-        if takes(selection, "sides") and "sides" not in selection.arguments:
-            sides = sides_of_routed(topology)
-            if sides is not None and all(side % 2 == 0 for side in sides):
-                return replace(fitting, arguments={**selection.arguments, "sides": sides})
-        if source_of(selection).kind is not None or not CATALOG[selection.what].is_synthesised:
-            return fitting
-        if {"trees", "routes"} & selection.arguments.keys():
-            return fitting
-        given: dict[str, Any] = {**selection.arguments}
-        numbers = {word: given.pop(word) for word in _OF_TREES if word in given}
-        made = Synthesis.of(CATALOG[selection.what].collective, topology, **numbers)
-        return replace(fitting, arguments={**given, **made.arguments})
-    if not (takes(selection, "nodes") and takes(selection, "gpus")):
+    parameters, arguments = maker_of(selection).parameters, selection.arguments
+    options = {word: getattr(selection, word) for word in PARAMETERS}
+    given = {word: arguments.get(word, value) for word, value in options.items()}
+    given = {word: value for word, value in given.items() if value is not None}
+    whole = {"ranks": topology.ranks}
+    grid = {"nodes": topology.nodes, "gpus": topology.ranks // topology.nodes}
+    own: dict[str, Any] = grid if grid.keys() <= set(parameters) else {}
+    own = whole if maker_of(selection).takes("ranks") else own
+    if not own or given not in ({}, whole, grid):
         return selection
-    fitting = replace(selection, nodes=topology.nodes, gpus=topology.ranks // topology.nodes)
-    along = link_rings(topology).orders.tolist()
-    own = {"rings", "orders"} & selection.arguments.keys()
-    if not along or own or not takes(selection, "orders"):
-        return fitting
-    return replace(fitting, arguments={**selection.arguments, "orders": along})
+    is_listed = source_of(selection).kind is None
+    collective = CATALOG[selection.what].collective if is_listed else None
+    fitting = arguments_on(topology, parameters, arguments, collective)
+    return replace(selection, **({} if given else own), arguments=fitting)
 
 
 def _program(selection: Selection) -> Program:

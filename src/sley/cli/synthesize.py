@@ -18,8 +18,8 @@ from sley.cli.options import (
 )
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.sources import topology_of
-from sley.compiler.synthesis import Fastest, Synthesis, fastest
-from sley.errors import counted
+from sley.compiler.synthesis import TILES, Fastest, Synthesis, fastest, tree_directions
+from sley.errors import SleyError, counted
 from sley.formats import program_source, write_file
 from sley.ir.program import Program
 from sley.ir.sizes import size_text
@@ -30,8 +30,17 @@ from sley.topologies import Routing
 from sley.topologies.forests import MOST_CHUNKS, WITHIN
 
 
+def _served(_ctx: click.Context, _param: click.Parameter, collective: str) -> str:
+    """The name of a collective that trees or routes serve. Errors: click's usage error."""
+    try:
+        tree_directions(collective)
+    except SleyError as error:
+        raise click.UsageError(str(error)) from None
+    return collective
+
+
 @click.command("synthesize", cls=Command)
-@click.argument("collective")
+@click.argument("collective", callback=_served)
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
 @click.option(
     "--chunks",
@@ -82,6 +91,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             chunks=chunks,
             within=within,
             in_place=in_place,
+            tiles=TILES,
             limit_s=limit_s,
         )
     bounds = Bounds.of(found.choice.program.collective, cluster)
@@ -130,6 +140,7 @@ def _facts(found: Fastest, bounds: Bounds, size: int) -> dict[str, Any]:
             "of_bound": choice.end.of_bound,
             "blocks": choice.plan.blocks_per_rank,
             "options": options_json(choice.options),
+            "tile": found.tile,
         },
         "left": found.left,
     }
@@ -157,8 +168,16 @@ def _rows(found: Fastest, bounds: Bounds, size: int) -> list[tuple[str, object]]
             f"{counted(choice.plan.blocks_per_rank, 'block')} on a rank",
         ),
         ("options", choice.options),
+        *[("tiles", _tiles(found))] * (found.tile != 1),
         ("proven", "right values, no races, no hangs"),
     ]
+
+
+def _tiles(found: Fastest) -> str:
+    """The size of tiles, and how it is set."""
+    whole = found.synthesis.topology.model.tile_bytes[found.choice.plan.protocol]
+    least, share = int(whole * found.tile), f"{found.tile:g} of the topology's"
+    return f"at most {size_text(least)}, {share}: sley simulate --set tile_bytes={least}"
 
 
 def _write(made: Synthesis, program: Program, output: Path | None) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,7 +27,14 @@ from sley.cli.options import (
     flag,
     program_options,
 )
-from sley.cli.output import Phases, attributes, echo, print_written, report_notes
+from sley.cli.output import (
+    Phases,
+    attributes,
+    echo,
+    print_written,
+    report_notes,
+    report_refusal,
+)
 from sley.cli.sources import (
     file_settings,
     on_topology,
@@ -35,7 +44,7 @@ from sley.cli.sources import (
     topology_of,
 )
 from sley.compiler import Options
-from sley.errors import Diagnostic
+from sley.errors import Diagnostic, SleyError
 from sley.formats import keywords
 from sley.formats.files import check, verify_file
 from sley.ir.plan import Plan
@@ -45,6 +54,7 @@ from sley.verification.certificate import certificate as certificate_of
 
 @click.command("verify", cls=PlanCommand)
 @program_options
+@click.argument("further", metavar="[WHAT]...", nargs=-1)
 @click.option(
     "--slots",
     type=click.INT,
@@ -69,21 +79,43 @@ from sley.verification.certificate import certificate as certificate_of
 @common_options
 def verify_command(
     selection: Selection,
-    slots: int | None,
-    target: str | None,
-    max_bytes: int | None,
-    slot_bytes: int | None,
-    order: bool,
+    further: tuple[str, ...],
     certificate: Path | None,
     output_format: str | None,
     phases: Phases,
+    **values: Any,
 ) -> None:
-    """Prove that WHAT is correct: values, races, hangs, connections.
+    """Prove that WHAT is correct: values, races, hangs, connections; of several, each.
 
     A program is compiled with the compiler's defaults; sley compile -o NAME.plan writes a plan
     with others.
     """
     check_one_form(output_format, phases.quiet)
+    if further and (certificate or phases.quiet or output_format == SARIF):
+        raise click.UsageError("--certificate, --json and SARIF are for one WHAT")
+    code = 0
+    for what in (selection.what, *further):
+        try:
+            one = replace(selection, what=what)
+            _verify(one, certificate, output_format, phases, **values)
+        except SleyError as error:
+            code = max(code, report_refusal(error, output_format, as_json=phases.quiet))
+    sys.exit(code)
+
+
+def _verify(
+    selection: Selection,
+    certificate: Path | None,
+    output_format: str | None,
+    phases: Phases,
+    *,
+    slots: int | None,
+    target: str | None,
+    max_bytes: int | None,
+    slot_bytes: int | None,
+    order: bool,
+) -> None:
+    """Proves one WHAT. Errors: those of the proof, click's usage error."""
     notes: tuple[Diagnostic, ...] = ()
     recipe: Mapping[str, str] = {}
     sizes = {"max_bytes": max_bytes, "slot_bytes": slot_bytes}

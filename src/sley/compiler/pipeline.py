@@ -305,6 +305,8 @@ def check_kind(program: object) -> None:
                 "Build an algorithm of the library by its name: "
                 f"sley.algorithms.build({program[:60]!r}, ranks=8)."
             )
+            if "." in program:
+                remedy = f"Load the file: sley.compile(sley.load({program[:60]!r}))."
         raise C307.error(
             expected="a Program",
             found=repr(program)[:60] if isinstance(program, str) else type(program).__name__,

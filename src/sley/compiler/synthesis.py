@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +17,15 @@ from sley.errors.topology import T612
 from sley.ir.program import Program
 from sley.ir.tables import NONE, FloatArray, Value
 from sley.ir.topology import Topology
+from sley.ir.words import Protocol
+from sley.model.nccl.choice import tiled
 from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import (
     Forest,
     Routing,
     find_routes,
     least_height,
+    link_rings,
     match_forest,
     pack_forest,
     topology_of,
@@ -30,6 +33,7 @@ from sley.topologies import (
 from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, apportioned, forest_on
 from sley.topologies.rates import RankPairs, tree_rates
 from sley.topologies.routes import MOST_DIRECT
+from sley.topologies.structure import sides_of
 
 _ROUTED = "alltoall"
 """The collective that takes routes."""
@@ -37,15 +41,30 @@ _ROUTED = "alltoall"
 _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
 """Whether data comes up trees, not down, for each forest of a collective."""
 
+OF_TREES = ("height", "chunks")
+"""Parameters of `synthesize` that an algorithm along trees takes on a topology, too."""
+
 COMPARED: Mapping[str, Any] = {
     "schedule": ["msccl", "hpds"],
     "allocate": "connection",
     "channels": 1,
     "protocol": ["Simple", "LL", "LL128", "Direct"],
-    "instances": [1, 2, 4, 8, 16],
+    "instances": [1, 2, 3, 4, 6, 8, 12, 16],
 }
 """The options with which plans along trees are compared; those that `choose` tries take minutes.
-Direct spares the copies into slots and out of them, for which trees wait at each rank."""
+Direct spares the copies into slots and out of them, for which trees wait at each rank. Powers of
+two alone leave up to half of a GPU's blocks unused, and so slow blocks' links."""
+
+TILES = (1.0, 0.25)
+"""The tiles to compare, as shares of the topology's, smaller ones with `OF_TILE`: a rank passes on
+a tile once it has all of it, so the links of tall trees, and of sums one after the other, idle for
+tiles at the begin and at the end."""
+
+OF_TILE = {"protocol": "Direct"}
+"""The protocol of smaller tiles: nearly always the fastest for so large calls."""
+
+_SAVED = 0.002
+"""The share of the time that smaller tiles have to save, since they are a setting more."""
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""
@@ -248,14 +267,16 @@ class Synthesis(Value):
 
     def compared_programs(self, *, in_place: bool) -> list[Program]:
         """The programs that are compared: one, or where trees with common edges would have too many
-        connections, with few channels."""
+        connections, with few channels; both where these may fit, as passing data on takes a block
+        for two connections."""
         # With switches a block announces data to many.
         if self.collective == _ROUTED or self.switched:
             return [self.program(in_place=in_place)]
-        most = RESIDENT_BLOCKS if self.is_even else _MOST_CONNECTIONS
-        if self.topology.ranks <= MOST_RANKS and self.connections <= most:
-            return [self.program(in_place=in_place)]
-        return [self.program(in_place=in_place, channels=number) for number in _FEW_CHANNELS]
+        most = _MOST_MERGED if self.is_even else _MOST_CONNECTIONS
+        own = self.topology.ranks <= MOST_RANKS and self.connections <= most
+        shared = not own or self.connections > RESIDENT_BLOCKS
+        numbers: list[int | None] = [None] * own + [*_FEW_CHANNELS] * shared
+        return [self.program(in_place=in_place, channels=number) for number in numbers]
 
 
 @without_inner_frames
@@ -289,6 +310,35 @@ def synthesize(
     return made.program(in_place=in_place)
 
 
+def arguments_on(
+    topology: Topology,
+    parameters: Collection[str],
+    given: Mapping[str, Any],
+    collective: str | None = None,
+    *,
+    switches: bool = True,
+) -> dict[str, Any]:
+    """The arguments, besides its sizes, of an algorithm for all ranks of a topology: the given
+    ones, and if it has such parameters, rings along the links, the sides of a torus for Swing, and
+    trees or routes.
+
+    parameters: the algorithm's. given: by name; for trees maybe `OF_TREES`. collective: the one for
+    which to make trees or routes, if any. switches: as for `synthesize`. Errors: T604, T612.
+    """
+    missing, made = set(parameters) - given.keys(), dict(given)
+    if "orders" in missing and "rings" not in given:
+        along = link_rings(topology).orders.tolist()
+        made |= {"orders": along} if along else {}
+    if "sides" in missing:
+        sides = sides_of(topology, routed=True)
+        made |= {"sides": sides} if sides and all(side % 2 == 0 for side in sides) else {}
+    routes = {"trees", "routes"}
+    if collective is not None and missing & routes and not given.keys() & routes:
+        numbers = {word: made.pop(word) for word in OF_TREES if word in made}
+        made |= Synthesis.of(collective, topology, **numbers, switches=switches).arguments
+    return made
+
+
 def low_trees(collective: str, topology: Topology, until: float = float("inf")) -> list[Synthesis]:
     """The front of trees with few chunks, by ascending height, from the least possible one until
     higher ones have hardly more bandwidth, or the monotonic clock is at `until`; none for a
@@ -319,6 +369,7 @@ class Fastest(Value):
     front: list[Synthesis]
     synthesis: Synthesis
     choice: Choice
+    tile: float
     left: int
 
 
@@ -330,30 +381,45 @@ def fastest(
     chunks: int | None = None,
     within: float = WITHIN,
     in_place: bool,
+    tiles: Sequence[float] = (1.0,),
     limit_s: float | None = None,
     **overrides: Any,
 ) -> Fastest:
     """The trees or routes that are the fastest for a size in the simulator, with the options
     `compared`, and overrides of them and of other arguments of `choose`.
 
-    chunks: only the trees of `pack_forest`, or routes, with so many. limit_s: after so many seconds
-    no further ones are made or compared, once there are some. Errors: T612.
+    chunks: only the trees of `pack_forest`, or routes, with so many. tiles: to compare, as `TILES`,
+    the whole one first, for who can set them. limit_s: after so many seconds no further ones are
+    made or compared, once there are some. Errors: T612.
     """
     until = time.monotonic() + (float("inf") if limit_s is None else limit_s)
     collective = _algorithm(collective).collective
     made = _tried(collective, topology, chunks, within, until)
     many = topology.ranks > MOST_DIRECT and collective == _ROUTED
-    found, left = list[tuple[Synthesis, Choice]](), 0
+    found, left = list[tuple[Synthesis, Choice, float]](), 0
     for programs, options in _contests(_near(made, size), in_place, until):
-        if found and time.monotonic() >= until:
-            break
-        options = {**options, **(_OF_MANY if many else {}), **overrides}
-        left_s = None if limit_s is None else max(until - time.monotonic(), 0)
-        made_of = [program for _, program in programs]
-        choices = choose(made_of, size, topology, limit_s=left_s, **options)
-        choice, left = choices.at(size), left + choices.left
-        found.append((next(one for one, p in programs if p is choice.program), choice))
-    return Fastest(made, *min(found, key=lambda one: one[1].end.time_us), left)
+        for tile in tiles:
+            # Only what the loads of links leave a chance.
+            least_us = min((choice.end.time_us for _, choice, _ in found), default=float("inf"))
+            near = [(one, p) for one, p in programs if size / one.algbw_GBps / 1e3 < least_us]
+            cut = [(one, p) for one, p in near if tile == 1 or is_cut(p, size, topology, tile)]
+            if not cut or (found and time.monotonic() >= until):
+                continue
+            of = {**options, **({} if tile == 1 else OF_TILE), **(_OF_MANY if many else {})}
+            of |= overrides
+            left_s = None if limit_s is None else max(until - time.monotonic(), 0)
+            made_of = [program for _, program in cut]
+            choices = choose(made_of, size, tiled(topology, tile), limit_s=left_s, **of)
+            choice, left = choices.at(size), left + choices.left
+            found.append((next(one for one, p in cut if p is choice.program), choice, tile))
+    best = min(found, key=lambda one: one[1].end.time_us * (1 if one[2] == 1 else 1 + _SAVED))
+    return Fastest(made, *best, left)
+
+
+def is_cut(program: Program, size: int, topology: Topology, tile: float) -> bool:
+    """Whether a chunk of a call is longer than a tile, given as a share of the topology's."""
+    c = program.collective
+    return size / c.blocks / c.chunks > topology.model.tile_bytes[Protocol.DIRECT] * tile
 
 
 def _tried(
@@ -374,10 +440,11 @@ def _tried(
             )
     if chunks is not None or time.monotonic() >= until:
         return made
-    made = _front([*low_trees(collective, topology, until), made[0], *_distinct(made[1:])])
-    by_bandwidth = sorted(made, key=lambda one: -one.algbw_GBps)
+    every = [*low_trees(collective, topology, until), made[0], *_distinct(made[1:])]
+    made = _front(every)
+    by_bandwidth = sorted(every, key=lambda one: -one.algbw_GBps)
     for even in (one.even for one in by_bandwidth if not one.is_even and collective != _ROUTED):
-        if even.connections <= RESIDENT_BLOCKS:
+        if even.connections <= _MOST_MERGED:
             made.append(even)
             break
     return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])

@@ -83,7 +83,8 @@ C312 = Rule(
 )
 C313 = Rule(
     "C313 different-collectives, formerly P811",
-    what="The programs or plans to choose from, or to compare, have different collectives.",
+    what="The programs or plans to choose from, or to compare, have different collectives, "
+    "or numbers of ranks.",
     why="An AllGather and an AllReduce of the same size do different work: the faster one can't "
     "replace the other, and their ratio has no meaning.",
     example="sley choose ring-allgather ring-allreduce --topology ndv4",

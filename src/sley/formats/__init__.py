@@ -188,7 +188,12 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         found = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
         if found:
             problem = ", ".join(shortened(found))
-            raise F461.error(at=Place(str(path)), expected="an empty folder", found=problem)
+            raise F461.error(
+                at=Place(str(path)),
+                expected="an empty folder",
+                found=problem,
+                remedy="Name a new folder: a runtime would read these files, too.",
+            )
         temporary = parent / f".{folder.name}.{secrets.token_hex(4)}.tmp"
         temporary.mkdir()
         try:

@@ -279,19 +279,21 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
     ratio: the first plan's time over this plan's; above 1, this plan is faster. idle: the average
     thread block's idle time, to its own exit and to the end. used, most: the average and the
     largest share of the capacity of the links that carry data. topology: of several ones.
-    Errors: P810 without simulations, C313 for different collectives.
+    Errors: P810 without simulations, C313 for different collectives or numbers of ranks.
     """
     for _, simulations in columns:
         require_simulations(simulations)
     require_simulations([s for _, simulations in columns for s in simulations])
-    collectives = {s.plan.collective.name: name for name, row in columns for s in row}
-    if len(collectives) > 1:
-        found = ", ".join(f"{name}: {collective}" for collective, name in collectives.items())
-        raise C313.error(
-            expected="plans of one collective",
-            found=found,
-            remedy="Compare plans of the same collective.",
-        )
+    for what, kinds in (
+        ("collective", {s.plan.collective.name: name for name, row in columns for s in row}),
+        ("number of ranks", {s.plan.collective.ranks: name for name, row in columns for s in row}),
+    ):
+        if len(kinds) > 1:
+            raise C313.error(
+                expected=f"plans of one {what}",
+                found=", ".join(f"{name}: {kind}" for kind, name in kinds.items()),
+                remedy=f"Compare plans of the same {what}.",
+            )
     several = len({s.topology.name for _, row in columns for s in row}) > 1
     width = max(len(name) for name, _ in columns)
     lines = [

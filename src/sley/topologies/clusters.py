@@ -24,6 +24,7 @@ _GRID = re.compile(r"(mesh|torus|routed-torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
 _ONE_GPU = re.compile(r"one-h100:([0-9]{1,9})")
 _NAME = re.compile(r"(.*?)(?:,like=([\w.-]*))?(?::([0-9]{1,9}))?", re.DOTALL)
 _TURNED = re.compile(r"(.+)(:[0-9]{1,9})(,like=[\w.-]+)", re.DOTALL)
+_PART = re.compile(r"[0-9]{1,9}x([0-9]{1,9}),like=([\w.-]+)(?::[0-9]{1,9})?")
 _SUFFIXES = (".toml", ".xml", ".json", ".txt")
 
 
@@ -81,7 +82,8 @@ def _grid(
     if not right or math.prod(sides) > MAX_RANKS:
         raise C308.error(
             expected=f"sides of at least 1, and at most {MAX_RANKS} GPUs",
-            found=f"{word}({', '.join(map(repr, sides))})",
+            found=f"{word}:{'x'.join(map(repr, sides))}",
+            remedy="Give the number of GPUs along each dimension, from 1.",
         )
     name = f"{word}:{'x'.join(map(str, sides))}"
     rank = np.arange(math.prod(sides)).reshape(sides)
@@ -155,6 +157,9 @@ def look_up(name: str) -> LoadedTopology:
     remedy = did_you_mean(stem, [*machine_names(), "mesh", "torus", "routed-torus", "one-h100"])
     if turned := _TURNED.fullmatch(name):
         remedy = "The number of nodes comes last: {0}{2}{1}".format(*turned.groups())
+    elif part := _PART.fullmatch(name):
+        remedy = f'A file with name = "part", like = "{part[2]}" and gpus = {part[1]}, each on its '
+        remedy += "own line, describes a machine with so many GPUs: FILE.toml:NODES."
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
         "mesh:4x4, torus:4x4x4, routed-torus:4x4, one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",

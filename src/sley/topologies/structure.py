@@ -109,29 +109,22 @@ MOST_AXES = 3
 """The most dimensions that are looked for."""
 
 
-def sides_of(topology: Topology) -> tuple[int, ...] | None:
+def sides_of(topology: Topology, *, routed: bool = False) -> tuple[int, ...] | None:
     """The sides of a mesh or torus in two or three dimensions, with ranks row by row: each GPU is
     linked to its neighbours along each axis, maybe the last along an axis to the first, and to
-    nothing else. None for other topologies."""
-    links = topology.links
-    if (topology.vertices.kind != VertexKind.GPU).any():
-        return None
-    return _lattice(topology.ranks, np.column_stack((links.src, links.dst)))
-
-
-def sides_of_routed(topology: Topology) -> tuple[int, ...] | None:
-    """As `sides_of`, also of a ring, and where each GPU has a router, which the links join."""
+    nothing else. None for other topologies. routed: whether a ring is one, too, and a lattice where
+    each GPU has a router, which the links join."""
     kind, links = topology.vertices.kind, topology.links
     own = kind[links.src] == VertexKind.GPU
     place = np.arange(len(kind))
     if (kind != VertexKind.GPU).any():
         routers, number = np.unique(links.dst[own], return_counts=True)
-        if len(kind) - topology.ranks != len(routers) or (number != 1).any():
+        if not routed or len(kind) - topology.ranks != len(routers) or (number != 1).any():
             return None
         place[links.dst[own]] = links.src[own]
     ends = np.column_stack((place[links.src], place[links.dst]))
     ends = ends[ends[:, 0] != ends[:, 1]]
-    return _lattice(topology.ranks, ends, [(topology.ranks,)])
+    return _lattice(topology.ranks, ends, [(topology.ranks,)] * routed)
 
 
 def _lattice(

@@ -42,6 +42,10 @@ MOST_ENTRIES, MOST_BYTES, _MOST_FRAMES = 2000, 8 << 20, 16
 """The most collectives that are kept, as PyTorch's recorder does; bytes of a file; and frames of
 the caller's."""
 
+_BESIDE_NCCL = "sley_"
+"""How the files' names begin beside those of NCCL's groups. The tool reads every file of a folder
+with the prefix that it is given anywhere in its name, so this must not contain the other."""
+
 _VERSION = "2.10"
 """The version of the files' format, which is PyTorch 2.13's."""
 
@@ -106,6 +110,8 @@ class GroupLog:
                 self.ranks = dist.get_process_group_ranks(group)
         if dist.is_initialized():  # no more, once the program has ended its groups
             self.recorder.rank = dist.get_rank()
+            kinds = [str(kind) for kind, _ in dist.distributed_c10d._world.pg_map.values()]
+            self.recorder.beside_nccl |= any("nccl" in kind for kind in kinds)
 
     def has_failed(self) -> bool:
         group = self._group()
@@ -116,11 +122,14 @@ class GroupLog:
 
 
 class FlightRecorder:
-    """The collectives of this process and its groups. prefix: how the names of the files begin;
-    the global rank follows."""
+    """The collectives of this process and its groups.
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix, self.rank = prefix, 0
+    prefix: how the names of the files begin; the global rank follows. is_own: whether the prefix is
+    for sley's files alone. beside_nccl: whether the process has had groups of NCCL, too.
+    """
+
+    def __init__(self, prefix: str, *, is_own: bool = True) -> None:
+        self.prefix, self.is_own, self.rank, self.beside_nccl = prefix, is_own, 0, False
         self._entries: deque[Entry] = deque(maxlen=MOST_ENTRIES)
         self._logs: list[GroupLog] = []
         self._records = count()
@@ -175,7 +184,10 @@ class FlightRecorder:
         entries = list(self._entries)
         while len(content := pickle.dumps(self._dump(entries))) > MOST_BYTES and entries:
             del entries[: len(entries) // 2 + 1]
-        return f"{self.prefix}{self.rank}", content
+        prefix = self.prefix
+        if self.beside_nccl and not self.is_own:  # PyTorch's recorder writes files of this name
+            prefix = os.path.join(os.path.dirname(prefix), _BESIDE_NCCL)  # noqa: PTH118, PTH120
+        return f"{prefix}{self.rank}", content
 
     def _dump(self, entries: Sequence[Entry]) -> dict[str, Any]:
         return {
@@ -230,8 +242,8 @@ class FlightRecorder:
 
 
 @cache
-def _recorder(prefix: str) -> FlightRecorder:
-    return FlightRecorder(prefix)
+def _recorder(prefix: str, is_own: bool) -> FlightRecorder:
+    return FlightRecorder(prefix, is_own=is_own)
 
 
 # A forked child has no thread that looks for its failures.
@@ -240,8 +252,9 @@ os.register_at_fork(after_in_child=_recorder.cache_clear)
 
 def recorder() -> FlightRecorder | None:
     """The recorder that the environment asks for."""
-    prefix = next((os.environ[name] for name in VARIABLES if name in os.environ), "")
-    return _recorder(prefix) if prefix else None
+    variable = next((name for name in VARIABLES if name in os.environ), "")
+    prefix = os.environ.get(variable)
+    return _recorder(prefix, variable == VARIABLES[0]) if prefix else None
 
 
 def _sizes(call: Call, ranks: int) -> tuple[int, int]:

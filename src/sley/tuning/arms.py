@@ -21,7 +21,7 @@ from sley.communicator.selection.policy import program_of
 from sley.compiler import Options, compile
 from sley.compiler.candidates import candidates
 from sley.compiler.space import INSTANCES, Space
-from sley.compiler.synthesis import Synthesis
+from sley.compiler.synthesis import arguments_on
 from sley.errors import SleyError, check_name
 from sley.errors.tuning import D921
 from sley.ir.plan import Plan
@@ -33,7 +33,6 @@ from sley.model.nccl import choice as nccl
 from sley.model.nccl.choice import as_run, tiled
 from sley.model.simulation import LeastTime, Simulator
 from sley.model.simulation.inputs import Tiling
-from sley.topologies import link_rings
 from sley.topologies.graph import graph_text
 from sley.tuning.policy import Recipe
 from sley.tuning.policy.nccl_names import NCCL_ALGORITHMS
@@ -283,18 +282,14 @@ def recipe_of(choice: nccl.CollectiveChoice) -> Recipe:
 
 
 def _programs(collective: str, topology: Topology, actions: str) -> list[tuple[Recipe, Program]]:
-    """The algorithms of a collective that can run on a cluster, and their programs. Several rings
-    go along its links where there are no switches. Errors: D921."""
+    """The algorithms of a collective that run on a cluster, and their programs. Errors: D921."""
     known = [a for a in CATALOG.values() if a.collective == collective]
     if actions == "nccl":
         known = [a for a in known if a.name in _OF_NCCL]
-    (nodes, gpus), along = grid_of(topology), link_rings(topology).orders.tolist()
-    found = []
+    (nodes, gpus), found = grid_of(topology), []
     for one in known:
-        arguments = {"orders": along} if along and "orders" in one.parameters else {}
-        if one.is_synthesised:
-            arguments = Synthesis.of(collective, topology, switches=False).arguments
-        recipe = Recipe(one.name, arguments)
+        fitting = arguments_on(topology, one.parameters, {}, collective, switches=False)
+        recipe = Recipe(one.name, fitting)
         # Some algorithms need a power of two, or more than one node or GPU in a node.
         with contextlib.suppress(SleyError):
             program = program_of(recipe, nodes, gpus, in_place=IN_PLACE[collective])

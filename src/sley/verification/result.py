@@ -218,6 +218,7 @@ def _compare(
             at=at,
             expected=differences[0][0],
             found=differences[0][1],
+            remedy=_IN_PLACE if unwritten.all() and plan.input_writes.size else "",
             notes=[
                 f"{int(wrong.sum())} of {len(places)} promised chunks are wrong",
                 *([f"nothing arrived at {shape}"] if shape else []),
@@ -227,6 +228,10 @@ def _compare(
         )
     ]
 
+
+_IN_PLACE = (
+    "Only inputs are written: if they are the outputs, build the collective with in_place=True."
+)
 
 _MOST_INDICES = 4
 """The most chunks of a rank that a shape names."""

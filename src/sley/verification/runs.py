@@ -12,8 +12,9 @@ of them causes: the graph of executions, each run one of them, has no cycle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,74 +66,81 @@ class Runs(Value):
     def of(cls, plan: Plan, messages: Messages, waits: Edges, pulls: Pulls) -> Runs:
         """The runs of a verified plan, whose instructions have these waits (`kernel_waits`) and
         pulls (`sley.verification.direct`)."""
-        view = _View.of(plan, messages, waits, pulls)
-        number = len(plan.instructions)
-        length = np.ones(number, np.int32)
-        first, second, kept = (np.zeros(number, bool) for _ in range(3))
-        candidates = _candidates(view)
-        stuck = _in_cycles(view, candidates)
+        view = _View.of(plan, waits, pulls)
+        candidates = _candidates(view) if _has_runs(plan, messages) else []
+        if not candidates:
+            return cls.apart(len(plan.instructions))
+        stuck = _in_cycles(plan, messages, waits, pulls, candidates)
+        length = np.ones(len(plan.instructions), np.int32)
         for rows in (rows for rows in candidates if rows.start not in stuck):
             length[rows.start : rows.stop] = 0
             length[rows.start] = len(rows)
-            for row, taken in _taken_from_registers(view, rows):
-                first[row], second[row] = [*taken, False, False][:2]
-                kept[row] = _is_overwritten(view, row, rows) or _is_private(view, row, rows)
-        return cls(length, first, second, kept)
+        follows = length == 0
+
+        def is_result(place: LongArray) -> BoolArray:
+            """Whether a place has the result of the instruction before, of the same run."""
+            before = (np.roll(view.dst, 1) == place) | (np.roll(view.held, 1) == place)
+            found: BoolArray = follows & (place != NONE) & before
+            return found
+
+        of_src, of_dst = is_result(view.src), is_result(view.dst) & view.reduces
+        return cls(
+            length,
+            first=np.where(view.reduces, of_dst, of_src),
+            second=view.reduces & of_src,
+            kept=_is_overwritten(view, follows) | _is_private(view, length, pulls),
+        )
 
 
 @dataclass(frozen=True)
 class _View:
-    """What runs depend on, of a plan.
+    """What runs depend on, of a plan; a row for each instruction.
 
-    src, dst: of each instruction the cell of its first chunk, NONE without. waits: between
-    instructions. pulls: the messages that stay in their sender's memory. starts: bool, whether an
-    instruction has a condition; posts: whether others wait for it. is_plain: whether instructions
-    may be in runs at all.
+    src, dst: the cell of the first chunk that an instruction reads and writes, NONE without. held:
+        `src`, if it is the result, too. reduces: whether it reads `dst` before `src`.
+    starts: bool, whether an instruction has a condition; posts: whether others wait for it.
     """
 
     plan: Plan
-    messages: Messages
-    src: list[int]
-    dst: list[int]
-    waits: Edges
-    pulls: Pulls
+    src: LongArray
+    dst: LongArray
+    held: LongArray
+    reduces: BoolArray
     starts: BoolArray
     posts: BoolArray
-    is_plain: bool
 
     @classmethod
-    def of(cls, plan: Plan, messages: Messages, waits: Edges, pulls: Pulls) -> _View:
+    def of(cls, plan: Plan, waits: Edges, pulls: Pulls) -> _View:
         op, rows = plan.instructions.op, np.arange(len(plan.instructions))
         starts, posts = np.zeros((2, len(rows)), bool)
         starts[waits.source] = starts[pulls.holds.source] = posts[waits.target] = True
+        src = np.where(READS_SOURCE[op], plan.source_cells(rows), NONE)
         return cls(
             plan=plan,
-            messages=messages,
-            src=np.where(READS_SOURCE[op], plan.source_cells(rows), NONE).tolist(),
-            dst=np.where(WRITES_DESTINATION[op], plan.destination_cells(rows), NONE).tolist(),
-            waits=waits,
-            pulls=pulls,
+            src=src,
+            dst=np.where(WRITES_DESTINATION[op], plan.destination_cells(rows), NONE),
+            held=np.where(np.isin(op, (Op.SEND, Op.COPY, Op.COPY_SEND)), src, NONE),
+            reduces=op == Op.REDUCE,
             starts=starts,
             posts=posts,
-            is_plain=not len(plan.groups) and not Homes.of(plan, messages).misplaced,
         )
+
+
+def _has_runs(plan: Plan, messages: Messages) -> bool:
+    """Whether instructions of a plan may be in runs at all."""
+    if plan.protocol is Protocol.LL128 or plan.loop_order is not LoopOrder.TILE:
+        return False
+    return not len(plan.groups) and not Homes.of(plan, messages).misplaced
 
 
 def _candidates(view: _View) -> list[range]:
     """The longest runs of each block, as if none had to wait for another."""
-    plan = view.plan
-    if (
-        not view.is_plain
-        or plan.protocol is Protocol.LL128
-        or plan.loop_order is not LoopOrder.TILE
-    ):
-        return []
-    found = []
-    for block in range(len(plan.block_rank)):
-        first = row = int(plan.block_offset[block])
-        end = int(plan.block_offset[block + 1])
+    found, rows = [], _Rows.of(view)
+    offset: list[int] = view.plan.block_offset.tolist()
+    for first, end in pairwise(offset):
+        row = first
         while first < end:
-            run = _Candidate(view)
+            run = _Candidate(rows)
             while row < end and run.takes(row):
                 row += 1
             row = max(row, first + 1)
@@ -142,117 +150,120 @@ def _candidates(view: _View) -> list[range]:
     return found
 
 
+class _Rows(NamedTuple):
+    """Of each instruction what decides about candidates, in lists: one at a time they are read
+    several times as fast as arrays. receives, sends: a number of the connection, NONE without;
+    is_apart: whether the instruction is in no run."""
+
+    src: list[int]
+    dst: list[int]
+    held: list[int]
+    reduces: list[bool]
+    starts: list[bool]
+    posts: list[bool]
+    receives: list[int]
+    sends: list[int]
+    is_apart: list[bool]
+
+    @classmethod
+    def of(cls, view: _View) -> _Rows:
+        t, channels = view.plan.instructions, view.plan.channels
+        # Even numbers for those from which blocks receive, odd ones for the others.
+        receives, sends = (
+            np.where(has[t.op], 2 * (peer.astype(np.int64) * channels + t.channel) + odd, NONE)
+            for has, peer, odd in ((RECEIVES, t.recv_peer, 0), (SENDS, t.send_peer, 1))
+        )
+        columns = (view.src, view.dst, view.held, view.reduces, view.starts, view.posts)
+        is_apart = (t.op == Op.NOP) | (t.count != 1)
+        return cls(*(one.tolist() for one in (*columns, receives, sends, is_apart)))
+
+
 class _Candidate:
     """A run that grows by one instruction after another."""
 
-    def __init__(self, view: _View) -> None:
-        self._view = view
+    def __init__(self, rows: _Rows) -> None:
+        self._of = rows
         self._rows = 0
         self._receives = self._sends = self._ends = False
         self._written: set[int] = set()
-        self._last: set[int] = set()  # the places of the last result
-        self._peers: set[tuple[int, int, int]] = set()  # at the other ends of connections
+        self._last: tuple[int, int] = (NONE, NONE)  # the places of the last result
+        self._connections: set[int] = set()
 
     def takes(self, row: int) -> bool:
         """Whether the instruction belongs to the run, which then has it."""
-        view, t = self._view, self._view.plan.instructions
-        op = Op(int(t.op[row]))
-        src, dst = view.src[row], view.dst[row]
-        receives, sends = bool(RECEIVES[op]), bool(SENDS[op])
-        if op is Op.NOP or self._ends or self._rows == MOST_ROWS or t.count[row] != 1:
+        of = self._of
+        if self._ends or self._rows == MOST_ROWS or of.is_apart[row]:
             return False
-        if self._rows and view.starts[row]:
+        if self._rows and of.starts[row]:
             return False
+        src, dst, receives, sends = of.src[row], of.dst[row], of.receives[row], of.sends[row]
         # Sends of own data are apart from receives: peers that do the same would wait for one
         # another, so such a run would be none.
-        if receives and self._sends:
+        if receives != NONE and self._sends:
             return False
-        if sends and not receives and self._receives and src not in self._last:
+        if sends != NONE and receives == NONE and self._receives and src not in self._last:
             return False
         # Each row has a thread that counts its messages, so two rows of one connection would count
         # in any order.
-        channel = int(t.channel[row])
-        peers = {(0, int(t.recv_peer[row]), channel)} if receives else set()
-        peers |= {(1, int(t.send_peer[row]), channel)} if sends else set()
-        if peers & self._peers:
+        if receives in self._connections or sends in self._connections:
             return False
         # A thread loads all operands before it stores a result.
-        loaded = set(_operands(op, src, dst)) - self._last
-        if len(loaded) > 1 or loaded & self._written:
+        operands = (src, dst) if of.reduces[row] else (src,) if src != NONE else ()
+        loaded = {place for place in operands if place not in self._last}
+        if len(loaded) > 1 or not self._written.isdisjoint(loaded):
             return False
-        if op is Op.REDUCE and (src == dst or not loaded):  # a register with itself
+        if of.reduces[row] and (src == dst or not loaded):  # a register with itself
             return False
         self._rows += 1
-        self._receives |= receives
-        self._sends |= sends
-        self._ends = bool(view.posts[row])
-        self._peers |= peers
-        self._last = _places_of_result(op, src, dst)
-        if WRITES_DESTINATION[op]:
+        self._receives |= receives != NONE
+        self._sends |= sends != NONE
+        self._ends = of.posts[row]
+        self._connections |= {receives, sends} - {NONE}
+        self._last = (dst, of.held[row])
+        if dst != NONE:
             self._written.add(dst)
         return True
 
 
-def _operands(op: Op, src: int, dst: int) -> Iterator[int]:
-    """The places that an instruction reads, in the order of its operands."""
-    if op is Op.REDUCE:
-        yield dst
-    if READS_SOURCE[op]:
-        yield src
-
-
-def _places_of_result(op: Op, src: int, dst: int) -> set[int]:
-    """The places that hold the result of an instruction after it."""
-    found = {dst} if WRITES_DESTINATION[op] else set()
-    if op in (Op.SEND, Op.COPY, Op.COPY_SEND):
-        found.add(src)
+def _is_overwritten(view: _View, follows: BoolArray) -> BoolArray:
+    """Whether the next instruction of the run overwrites the result. follows: whether the one
+    before is of the same run."""
+    is_same = (view.dst != NONE) & (np.roll(view.dst, -1) == view.dst)
+    found: BoolArray = np.roll(follows, -1) & is_same
     return found
 
 
-def _taken_from_registers(view: _View, rows: range) -> Iterator[tuple[int, list[bool]]]:
-    """The instructions of a run, and of each operand whether it is the result before."""
-    last: set[int] = set()
-    for row in rows:
-        op, ends = Op(int(view.plan.instructions.op[row])), (view.src[row], view.dst[row])
-        yield row, [place in last for place in _operands(op, *ends)]
-        last = _places_of_result(op, *ends)
-
-
-def _is_overwritten(view: _View, row: int, rows: range) -> bool:
-    """Whether the next instruction of the run overwrites the result."""
-    ops, after = view.plan.instructions.op, row + 1
-    if after not in rows or not (WRITES_DESTINATION[ops[row]] and WRITES_DESTINATION[ops[after]]):
-        return False
-    return view.dst[after] == view.dst[row]
-
-
-def _is_private(view: _View, row: int, rows: range) -> bool:
+def _is_private(view: _View, length: IntArray, pulls: Pulls) -> BoolArray:
     """Whether the result is in scratch, and of all instructions of the rank only the next one of
     the run reads it, from a register, and no other rank."""
-    plan, place, t = view.plan, view.dst[row], view.plan.instructions
-    pulled = view.pulls.pulled
-    if pulled[row] or not WRITES_DESTINATION[t.op[row]] or t.dst_buffer[row] != Buffer.SCRATCH:
-        return False
-    first, end = (int(plan.block_offset[b]) for b in plan.rank_block[plan.rank[row] :][:2])
-    return not any(
-        cell <= place < cell + t.count[other]
-        for other in range(first, end)
-        if other != row + 1 or other not in rows or pulled[other]
-        for cell in _operands(Op(int(t.op[other])), view.src[other], view.dst[other])
-    )
+    t, cells, private = view.plan.instructions, view.plan.layout.cells, np.zeros(len(length), bool)
+    in_scratch = (view.dst != NONE) & (t.dst_buffer == Buffer.SCRATCH)
+    rows = np.flatnonzero((length != 1) & in_scratch & ~pulls.pulled)
+    reads = np.zeros(cells + 1, np.int64)  # of a cell; first only what begins or ends there
+    for place in (view.src, np.where(view.reduces, view.dst, NONE)):
+        readers = np.flatnonzero(place != NONE)
+        reads += np.bincount(place[readers], minlength=cells + 1)
+        reads -= np.bincount(place[readers] + t.count[readers], minlength=cells + 1)
+    after = (rows + 1) % len(length)
+    of_next = (view.src[after] == view.dst[rows]).astype(np.int64)
+    of_next += view.reduces[after] & (view.dst[after] == view.dst[rows])
+    of_next *= (length[after] == 0) & ~pulls.pulled[after]
+    private[rows] = np.cumsum(reads)[view.dst[rows]] == of_next
+    return private
 
 
-def _in_cycles(view: _View, candidates: list[range]) -> set[int]:
+def _in_cycles(
+    plan: Plan, messages: Messages, waits: Edges, pulls: Pulls, candidates: list[range]
+) -> set[int]:
     """The first rows of the runs that wait for themselves, if each run is one execution. Without
     these there is no cycle: of instructions alone, a proven plan has none."""
-    plan, messages = view.plan, view.messages
     execution = np.arange(len(plan.instructions))
     for rows in candidates:
         execution[rows.start : rows.stop] = rows.start
     follows = np.flatnonzero(plan.step > 0)
     reuses = np.flatnonzero(messages.number >= plan.slots)  # the slots of messages before
     freed = messages.receive[reuses - plan.slots]
-    waits, holds = view.waits, view.pulls.holds
+    holds = pulls.holds
     earlier: list[LongArray | IntArray] = [follows - 1, waits.target, messages.send, freed]
     later: list[LongArray | IntArray] = [follows, waits.source, messages.receive]
     earlier.append(messages.receive_of[holds.target])  # who reads what stays in memory

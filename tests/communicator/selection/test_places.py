@@ -90,7 +90,7 @@ def test_plans_are_right_whichever_ranks_are_in_place(name: str, data: st.DataOb
 
 @pytest.mark.parametrize(("kind", "one"), each_value(KINDS, (False, True)))
 def test_every_size_of_a_call_has_a_plan_for_either_place(kind: str, one: bool) -> None:
-    made = Plans(hosts_of(4), devices=DeviceLimits(is_one_device=one), cache=False)
+    made = Plans(hosts_of(4), devices=DeviceLimits(is_one_device=one))
     table = made.table(kind, in_place=None, root=3 if CALLS[kind].roles else 0)
     assert table[-1][0].end_bytes is None
     for _, ready in table:
@@ -104,7 +104,7 @@ def test_an_algorithm_that_needs_its_input_late_is_not_chosen() -> None:
     with pytest.raises(SleyError, match="V204"):
         in_either_place(sley.compile(build("one-step-allreduce", ranks=2)))
     for ranks in (2, 3):
-        made = Plans(hosts_of(ranks), devices=DeviceLimits(), cache=False)
+        made = Plans(hosts_of(ranks), devices=DeviceLimits())
         for _, ready in made.table("all_reduce", in_place=None):
             in_either_place(ready.plan)  # also in blocks that send all of their input first
 

@@ -556,7 +556,7 @@ def test_a_call_has_the_problems_of_the_directory(tmp_path, runtime, write, code
     write(folder)
     command = ("doctor", str(folder), "--target", runtime, *CALL)
     result = answer(*command)
-    assert result.exit_code == 1
+    assert result.exit_code == (1 if folder.exists() else 2)
     assert code in result.output
     assert words in result.output
     assert not json.loads(answer(*command, "--json").output)["ok"]
@@ -653,7 +653,12 @@ def test_the_overview_has_a_line_for_each_runtime(tmp_path):
     lines = result.output.splitlines()[1:]
     assert [line.split()[0] for line in lines] == [one.name for one in RUNTIMES]
     document = json.loads(CliRunner().invoke(main, ["doctor", str(tmp_path), "--json"]).output)
-    assert len(document["runtimes"]) == len(lines)
+    assert (len(document["runtimes"]), document["ok"]) == (len(lines), True)
+    text = (tmp_path / "ring.xml").read_text()
+    (tmp_path / "ring.xml").write_text(text[: len(text) // 2])
+    assert CliRunner().invoke(main, ["doctor", str(tmp_path)]).exit_code == 1
+    broken = CliRunner().invoke(main, ["doctor", str(tmp_path), "--json"])
+    assert (broken.exit_code, json.loads(broken.output)["ok"]) == (1, False)
 
 
 OTHERS = {

@@ -6,6 +6,7 @@ Numba compiles each function once on a machine and caches the result on disk.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -188,7 +189,12 @@ def test_without_numba_large_loops_run_plainly_with_one_warning(
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setattr(loops, "LARGE", 0)
     loops._has_numba.cache_clear()
+    loops._tell_once.cache_clear()
     program = hm_allreduce(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sley.compile(program, schedule="hpds", allocate="state")
+    monkeypatch.setattr(loops, "TOLD", 0)
     with pytest.warns(UserWarning, match=r'pip install "sley\[large\]"') as warned:
         found = sley.compile(program, schedule="hpds", allocate="state")
     assert len(warned) == 1

@@ -22,12 +22,12 @@ from sley.errors import SleyError
 
 KEYS = [
     native.LinkKey(2, True, False, 4),
-    native.LinkKey(3, True, True, 32),
+    pytest.param(native.LinkKey(3, True, True, 32), marks=pytest.mark.slow),
 ]
 SHOWS = f"import os; print(os.environ.get({TABLES!r}), os.environ.get({KERNELS!r}))"
 
 
-@pytest.mark.parametrize("key", [KEYS[0], pytest.param(KEYS[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("key", KEYS)
 def test_tables_are_made_again_with_the_same_bytes(key: native.LinkKey) -> None:
     written = link_tables.link_tables(key).to_bytes()
     link_layout.layout_of.cache_clear()
@@ -38,12 +38,14 @@ def test_tables_are_made_again_with_the_same_bytes(key: native.LinkKey) -> None:
     assert link_tables.link_tables(key, platform=Platform.CPU).to_bytes() != written
 
 
-def test_kernels_of_the_tables_are_prebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("key", KEYS)
+def test_kernels_of_the_tables_are_prebuilt(
+    key: native.LinkKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("cuda.bindings")
     monkeypatch.syspath_prepend(Path(__file__).parents[3] / ".ci")
     files = set(map(file_of, import_module("prebuild").texts()))
-    for key in KEYS:
-        assert link_tables.link_tables(key).files <= files
+    assert link_tables.link_tables(key).files <= files
 
 
 def test_parts_that_dont_fit_are_refused() -> None:

@@ -34,7 +34,7 @@ FLAT = (2, 3, 4, 5, 8)
 GRIDS = ((1, 2), (2, 1), (2, 2), (2, 3), (2, 4), (3, 3), (5, 2))
 FIXED = {"sccl-allgather-dgx1": (8,)}
 POWERS = {"recursive-doubling-allgather"}
-EVEN = {"swing-allgather"}
+EVEN = {"swing-allgather", "swing-reducescatter"}
 
 
 def sizes(name: str) -> list[dict[str, int]]:

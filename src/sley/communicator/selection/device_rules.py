@@ -249,7 +249,7 @@ def _arguments(name: str, ranks: int, same_bits: SameBits) -> dict[str, Any]:
 
 _NOT_MEASURED = frozenset(
     {
-        *("swing-allreduce", "swing-doubling-allreduce", "swing-allgather"),
+        *("swing-allreduce", "swing-doubling-allreduce", "swing-allgather", "swing-reducescatter"),
         *("bidirectional-ring-allreduce", "bine-broadcast", "bine-reduce"),
     }
 )

@@ -23,6 +23,10 @@ MANY = 10 * LARGE
 """Iterations of all calls of a process from which on a loop is compiled for small inputs, too: a
 search has hundreds of them."""
 
+TOLD = 10 * MANY
+"""Iterations of all calls of a process from which on the lack of Numba is told: they take seconds
+in plain Python."""
+
 _MISSING = (
     "Numba is not installed, so large plans take about 7 times as long to compile: "
     'pip install "sley[large]"'
@@ -54,8 +58,11 @@ class Loop(Generic[P, R]):
         """Runs the function, compiled if `work`, its approximate iterations, reaches `LARGE`, or
         with earlier calls `MANY`."""
         self._iterations += work
-        if (work >= LARGE or self._iterations >= MANY) and _has_numba():
-            return self.compiled(*arguments, **none)
+        if work >= LARGE or self._iterations >= MANY:
+            if _has_numba():
+                return self.compiled(*arguments, **none)
+            if self._iterations >= TOLD:
+                _tell_once()
         lists: list[Any] = [_to_lists(argument) for argument in arguments]
         result = self.plain(*lists)  # type: ignore[call-arg]
         for argument, values in zip(arguments, lists, strict=True):
@@ -76,13 +83,18 @@ class Arcs(NamedTuple):
 
 @cache
 def _has_numba() -> bool:
-    """Whether Numba is installed; if not, the first call warns."""
+    """Whether Numba is installed."""
     try:
         import numba  # noqa: F401
     except ImportError:
-        warnings.warn(_MISSING, stacklevel=3)
         return False
     return True
+
+
+@cache
+def _tell_once() -> None:
+    """Warns at the first call that Numba is not installed."""
+    warnings.warn(_MISSING, stacklevel=3)
 
 
 def _compile(function: FunctionType) -> Callable[..., Any]:
