@@ -297,6 +297,7 @@ def test_a_search_that_is_ended_gives_the_best_so_far(
     assert found.sizes == table.sizes
     assert found.left > table.left == 0
     assert f"{found.left} combinations not compared" in str(found.show())
+    assert "slower than the fastest that was compared;" in str(found.show())
     last = found.ranges[-1]
     assert last.plan == sley.compile(last.program, last.options, topology=NDV4)
     assert last.end.time_us > table.ranges[-1].end.time_us
@@ -381,6 +382,51 @@ def test_turns_that_run_when_a_search_ends_count(monkeypatch: pytest.MonkeyPatch
         )
     assert next(turns) == 3
     assert found.left == 2 * 2 * 2 * 3 - 6  # of two programs; a series has two instances
+
+
+def test_a_search_goes_on_where_it_ended(
+    tmp_path: Path, table: sley.Choices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a line of which a killed process wrote only a part, too."""
+    file, turns = tmp_path / "search", list[Any]()
+    programs = [RING, ALL_PAIRS]
+    first = sley.choose(programs, SIZES, NDV4, **SMALL, resume=file, progress=lambda n, _: n > 20)
+    assert first.left > 0
+    with file.open("a") as end:
+        end.write('{"series": [0, 9')
+    run = comparison._run
+    monkeypatch.setattr(comparison, "_run", lambda *task: turns.append(task) or run(*task))
+    found = sley.choose(programs, SIZES, NDV4, **SMALL, resume=file)
+    assert (found.ranges, found.left) == (table.ranges, 0)
+    made, turns[:] = len(turns), []
+    again = sley.choose(programs, SIZES, NDV4, **SMALL, resume=file)
+    assert (again.ranges, len(turns)) == (table.ranges, 0)
+    whole = len(file.read_text().splitlines()) - 1
+    assert 0 < made < whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _file: {"sizes": ["1K", "2M"]},
+        lambda _file: {"programs": ALL_PAIRS},
+        lambda _file: {"topology": NDV4.degraded("gpu0-switch0", 0.5)},
+        lambda _file: {"instances": 8},
+        lambda file: file.write_text("mine\n") and {},
+        lambda file: file.write_text(file.read_text() + "no JSON\n") and {},
+        lambda file: file.write_text(file.read_text() + '{"series": 3}\n') and {},
+    ],
+)
+def test_a_search_does_not_go_on_with_another_one(tmp_path: Path, change: Any) -> None:
+    file = tmp_path / "search"
+    given: dict[str, Any] = {"programs": RING, "sizes": ["1K", "1M"], "topology": NDV4}
+    given |= {"instances": 4, "channels": 1, "resume": file, **BY_CONNECTION}
+    sley.choose(**given)
+    given |= change(file)
+    before = file.read_text()
+    assert code(lambda: sley.choose(**given)) == "C317"
+    assert file.read_text() == before
+    assert code(lambda: sley.choose(**given | {"resume": tmp_path})) == "F461"
 
 
 def test_each_program_is_tried_before_one_is_tried_in_full(monkeypatch: pytest.MonkeyPatch) -> None:

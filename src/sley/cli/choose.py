@@ -79,6 +79,11 @@ from sley.report.limit import threads_of
 @collective_option
 @jobs_option
 @limit_option
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep what is compared in this file, and go on from what it has.",
+)
 @same_bits_option
 @click.option(
     "--target",
@@ -103,6 +108,7 @@ def choose_command(  # as many parameters as options; click passes each by name
     collective: str | None,
     jobs: int,
     limit_s: float | None,
+    resume: Path | None,
     same_bits: SameBits,
     target: str | None,
     output: Path | None,
@@ -164,6 +170,7 @@ def choose_command(  # as many parameters as options; click passes each by name
             limit_s=limit_s,
             progress=show,
             executor=executor,
+            resume=resume,
             **options,
         )
     for one in choices.ranges if same_bits else ():

@@ -168,8 +168,9 @@ class Choices:
         head = [
             f"# {title}",
             f"# {self._searched}; the chosen plans are proven",
-            f"# at each size of its range, a plan is at most {MARGIN:.0%} slower than the fastest; "
-            f"the simulator's own errors, median / 90th percentile: {errors_text(self.topology)}",
+            f"# at each size of its range, a plan is at most {MARGIN:.0%} slower than the fastest"
+            f"{' that was compared' * bool(self.left)}; the simulator's own errors, median / 90th "
+            f"percentile: {errors_text(self.topology)}",
         ]
         if self.left:
             head.append(f"# the time was over: {counted(self.left, 'combination')} not compared")

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 from sley.compiler.candidates import Candidate, CandidateCompiler, Position, Series
 from sley.compiler.choices import MARGIN
 from sley.compiler.options import Options
+from sley.compiler.search_record import RecordedPlan, SearchRecord
 from sley.errors import SleyError
 from sley.ir.plan import Plan
 from sley.ir.plan_digest import digest
@@ -83,11 +84,12 @@ class _Task(NamedTuple):
 
 class _Result(NamedTuple):
     """What a turn of a task has compared, why the target can't run a plan, how many combinations
-    are done, and the series that are left."""
+    are done, the series that were compared whole, and those that are left."""
 
     compared: list[_Compared]
     refused: SleyError | None
     done: int
+    whole: list[Series]
     rest: tuple[Series, ...]
 
 
@@ -102,8 +104,11 @@ class CandidateComparison:
     at which it was simulated: at least where it is within MARGIN of the fastest.
     """
 
-    def __init__(self, compiler: CandidateCompiler, sizes: Sequence[int]) -> None:
-        self._compiler = compiler
+    def __init__(
+        self, compiler: CandidateCompiler, sizes: Sequence[int], record: SearchRecord | None = None
+    ) -> None:
+        self._compiler, self._record = compiler, record
+        self._known = {} if record is None else record.known
         self._fastest: _Fastest = dict.fromkeys(sizes, (float("inf"), float("inf")))
         self._compared: list[_Compared] = []
         self._is_over = False
@@ -118,10 +123,13 @@ class CandidateComparison:
         total = sum(len(series.options) for series in self._compiler.series)
         # A step more, so that progress ends when the search does.
         done, is_stopped, refused = 0, progress(0, total + 1) is True, self._compiler.refused
+        done += self._resume()
         given = list(self._compiler.given())
         self._take(_compare(self._compiler, given, self._fastest, set(), until)[0])
         for result in self._results(executor, until):
             self._take(result.compared)
+            if self._record is not None:
+                _keep(self._record, result)
             done += result.done
             refused = refused or result.refused
             is_stopped = progress(done, total + 1) is True or is_stopped or time.time() > until
@@ -140,11 +148,30 @@ class CandidateComparison:
                 first, second, _ = sorted((first, second, time_us))
                 self._fastest[size] = (first, second)
 
+    def _resume(self) -> int:
+        """Takes what the record knows. Returns the number of its combinations."""
+        done = 0
+        for series in self._compiler.series:
+            if (rows := self._known.get(series[:2])) is not None:
+                done += len(series.options)
+                for row in rows:
+                    position, options = (
+                        Position(*series[:2], row.number),
+                        series.options[row.number],
+                    )
+                    rest = (row.key, row.blocks, row.times_us, None)
+                    self._take([_Compared(position, options, *rest)])
+        return done
+
     def _results(self, executor: Executor | None, until: float) -> Iterator[_Result]:
         """The results of all tasks, or of those that had begun when the search is over."""
         made = None if executor is None else pickle.dumps(self._compiler)
         for shares_blocks in (False, True):
-            series = [one for one in self._compiler.series if one.shares_blocks is shares_blocks]
+            series = [
+                one
+                for one in self._compiler.series
+                if one.shares_blocks is shares_blocks and one[:2] not in self._known
+            ]
             # The first series of all contenders come first: a search that ends early leaves out
             # none. Then comes the first schedule, which is the fastest most of the time.
             series.sort(key=_turn_of)
@@ -217,6 +244,14 @@ class CandidateComparison:
         return Candidate(self._compiler, one.position, one.options, one.plan)
 
 
+def _keep(record: SearchRecord, result: _Result) -> None:
+    """Adds the series that were compared whole to a record."""
+    for series in result.whole:
+        own = [one for one in result.compared if one.position[:2] == series[:2]]
+        rows = [RecordedPlan(c.position.number, c.key, c.blocks, c.times_us) for c in own]
+        record.add(series, rows)
+
+
 def _turn_of(series: Series) -> tuple[bool, int, int, int]:
     """The order of series: whether it isn't its contender's first, the numbers of its schedule, its
     contender and its own."""
@@ -225,11 +260,11 @@ def _turn_of(series: Series) -> tuple[bool, int, int, int]:
 
 
 def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
-    """A turn of a task: at least one series. Where it ends has no effect on what is within MARGIN of
-    the fastest."""
+    """A turn of a task: at least one series. Wherever it ends, what is within MARGIN of the fastest
+    is simulated."""
     until = min(task.until, time.time() + _TURN_S)
     compared, fastest, known, done = list[_Compared](), dict(task.fastest), set(task.known), 0
-    left = list(task.series)
+    left, whole = list(task.series), list[Series]()
     while left and (done == 0 or time.time() < until):
         series, asked, late = left.pop(0), 0, 0
 
@@ -245,7 +280,9 @@ def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
         found, cut = _compare(compiler, made, fastest, known, task.until)
         compared += found
         done += len(series.options) - late - cut
-    return _Result(compared, compiler.refused, done, tuple(left))
+        if not late and not cut:
+            whole.append(series)
+    return _Result(compared, compiler.refused, done, whole, tuple(left))
 
 
 def _may_win(

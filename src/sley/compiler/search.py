@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from sley.compiler.comparison import STRIDE, CandidateComparison, Progress
 from sley.compiler.options import Options
 from sley.compiler.passes.lift import lift
 from sley.compiler.pipeline import check_kind
+from sley.compiler.search_record import SearchRecord
 from sley.compiler.space import Space
 from sley.errors import without_inner_frames
 from sley.errors.compiler import C304, C313
@@ -65,6 +67,7 @@ def choose(
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
+    resume: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> Choices:
     """The fastest plans for sizes on a topology, as a table of ranges without gaps.
@@ -94,6 +97,8 @@ def choose(
     progress: called with the number of steps that are done, and of all steps, first with 0 done:
         each combination of options is a step. If it returns True, the search ends as at `limit_s`.
     executor: compiles and simulates; by default this thread does.
+    resume: a file that keeps what is compared. If it has a part of this search, which was ended,
+        the search goes on from there.
     overrides: options by name, which take precedence over `options`; of a list each value is tried.
 
     There are as few ranges as possible: at every compared size of a range its choice is within 6 %
@@ -101,8 +106,8 @@ def choose(
     the one that is never far from the fastest, also if all rates are 3 % lower or higher.
     Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
     one with the fewest thread blocks, then the one with the simplest options. Only choices are
-    verified. Errors: C304, C307, R514, S701, C313, F437 with a target, S702, T604, and
-    those of `compile`.
+    verified. Errors: C304, C307, R514, S701, C313, F437 with a target, C317 and F461 with `resume`,
+    S702, T604, and those of `compile`.
     """
     if limit_s is not None and not (is_real(limit_s) and limit_s >= 0):
         expected = "limit_s as a number of seconds, or None"
@@ -122,7 +127,8 @@ def choose(
         interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
     space = replace(Space.of(options, overrides, runtime), most_blocks=most_blocks)
     compiler = CandidateCompiler(contenders, cluster, space, interpreter=interpreter)
-    comparison = CandidateComparison(compiler, all_sizes)
+    record = None if resume is None else SearchRecord(resume, compiler, all_sizes)
+    comparison = CandidateComparison(compiler, all_sizes, record)
     left = comparison.run(executor, limit_s, progress or (lambda done, total: None))
     search = _CandidateSearch(comparison.candidates)
     rows = [

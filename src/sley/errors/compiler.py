@@ -118,6 +118,13 @@ C316 = Rule(
     example="sley run ring-allreduce --device cuda --engine both",
     instead="Use what the message names instead.",
 )
+C317 = Rule(
+    "C317 another-search",
+    what="The file with which a search should go on has something else.",
+    why="Its times are for other programs, options, sizes, another topology or another sley.",
+    example="sley choose allgather --topology ndv4 --resume FILE  # of a search for allreduce",
+    instead="Resume the same search, or give a new file.",
+)
 C320 = Rule(
     "C320 plan-that-cannot-be-lifted",
     what="A plan to lift is contradictory, or can't run to its end.",
