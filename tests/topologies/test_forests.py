@@ -708,6 +708,18 @@ def test_as_many_blocks_are_used_as_links_need() -> None:
         assert found.choice.plan.blocks_per_rank <= RESIDENT_BLOCKS
 
 
+def test_even_trees_with_more_connections_than_blocks_may_fit() -> None:
+    topology = topologies.mi250x()
+    made = Synthesis.of("allreduce", topology, chunks=2).even
+    own, *shared = made.compared_programs(in_place=True)
+    assert made.connections > RESIDENT_BLOCKS
+    options = {"topology": topology, "protocol": "Direct", "verify": False}
+    plan, *others = (sley.compile(program, **options) for program in (own, *shared))
+    assert plan.blocks_per_rank <= RESIDENT_BLOCKS
+    share, *less = (sley.simulate(one, "1G").of_bound for one in (plan, *others))
+    assert share > max(0.8, *less)
+
+
 def test_even_trees_fill_links_that_one_block_can_not() -> None:
     topology = topologies.find("ndv4:2")
     made = Synthesis.of("allgather", topology, within=0.01)

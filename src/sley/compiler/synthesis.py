@@ -267,14 +267,16 @@ class Synthesis(Value):
 
     def compared_programs(self, *, in_place: bool) -> list[Program]:
         """The programs that are compared: one, or where trees with common edges would have too many
-        connections, with few channels."""
+        connections, with few channels; both where these may fit, as passing data on takes a block
+        for two connections."""
         # With switches a block announces data to many.
         if self.collective == _ROUTED or self.switched:
             return [self.program(in_place=in_place)]
-        most = RESIDENT_BLOCKS if self.is_even else _MOST_CONNECTIONS
-        if self.topology.ranks <= MOST_RANKS and self.connections <= most:
-            return [self.program(in_place=in_place)]
-        return [self.program(in_place=in_place, channels=number) for number in _FEW_CHANNELS]
+        most = _MOST_MERGED if self.is_even else _MOST_CONNECTIONS
+        own = self.topology.ranks <= MOST_RANKS and self.connections <= most
+        shared = not own or self.connections > RESIDENT_BLOCKS
+        numbers: list[int | None] = [None] * own + [*_FEW_CHANNELS] * shared
+        return [self.program(in_place=in_place, channels=number) for number in numbers]
 
 
 @without_inner_frames
@@ -438,10 +440,11 @@ def _tried(
             )
     if chunks is not None or time.monotonic() >= until:
         return made
-    made = _front([*low_trees(collective, topology, until), made[0], *_distinct(made[1:])])
-    by_bandwidth = sorted(made, key=lambda one: -one.algbw_GBps)
+    every = [*low_trees(collective, topology, until), made[0], *_distinct(made[1:])]
+    made = _front(every)
+    by_bandwidth = sorted(every, key=lambda one: -one.algbw_GBps)
     for even in (one.even for one in by_bandwidth if not one.is_even and collective != _ROUTED):
-        if even.connections <= RESIDENT_BLOCKS:
+        if even.connections <= _MOST_MERGED:
             made.append(even)
             break
     return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])
