@@ -135,11 +135,16 @@ def _has_runs(plan: Plan, messages: Messages) -> bool:
 
 def _candidates(view: _View) -> list[range]:
     """The longest runs of each block, as if none had to wait for another."""
-    found, rows = [], _Rows.of(view)
-    offset: list[int] = view.plan.block_offset.tolist()
-    for first, end in pairwise(offset):
+    t, found, rows = view.plan.instructions, list[range](), _Rows.of(view)
+    # No run goes over the beginning of another block, an instruction that is alone, a condition,
+    # or the end of an instruction for which others wait.
+    begins = np.append((t.op == Op.NOP) | (t.count != 1), True)
+    begins[1:] |= begins[:-1] | view.posts
+    begins[:-1] |= view.starts
+    begins[view.plan.block_offset] = True
+    for first, end in pairwise(np.flatnonzero(begins).tolist()):
         row = first
-        while first < end:
+        while end - first > 1:  # one instruction is no run
             run = _Candidate(rows)
             while row < end and run.takes(row):
                 row += 1
@@ -152,18 +157,14 @@ def _candidates(view: _View) -> list[range]:
 
 class _Rows(NamedTuple):
     """Of each instruction what decides about candidates, in lists: one at a time they are read
-    several times as fast as arrays. receives, sends: a number of the connection, NONE without;
-    is_apart: whether the instruction is in no run."""
+    several times as fast as arrays. receives, sends: a number of the connection, NONE without."""
 
     src: list[int]
     dst: list[int]
     held: list[int]
     reduces: list[bool]
-    starts: list[bool]
-    posts: list[bool]
     receives: list[int]
     sends: list[int]
-    is_apart: list[bool]
 
     @classmethod
     def of(cls, view: _View) -> _Rows:
@@ -173,9 +174,8 @@ class _Rows(NamedTuple):
             np.where(has[t.op], 2 * (peer.astype(np.int64) * channels + t.channel) + odd, NONE)
             for has, peer, odd in ((RECEIVES, t.recv_peer, 0), (SENDS, t.send_peer, 1))
         )
-        columns = (view.src, view.dst, view.held, view.reduces, view.starts, view.posts)
-        is_apart = (t.op == Op.NOP) | (t.count != 1)
-        return cls(*(one.tolist() for one in (*columns, receives, sends, is_apart)))
+        columns = (view.src, view.dst, view.held, view.reduces, receives, sends)
+        return cls(*(one.tolist() for one in columns))
 
 
 class _Candidate:
@@ -184,7 +184,7 @@ class _Candidate:
     def __init__(self, rows: _Rows) -> None:
         self._of = rows
         self._rows = 0
-        self._receives = self._sends = self._ends = False
+        self._receives = self._sends = False
         self._written: set[int] = set()
         self._last: tuple[int, int] = (NONE, NONE)  # the places of the last result
         self._connections: set[int] = set()
@@ -192,9 +192,7 @@ class _Candidate:
     def takes(self, row: int) -> bool:
         """Whether the instruction belongs to the run, which then has it."""
         of = self._of
-        if self._ends or self._rows == MOST_ROWS or of.is_apart[row]:
-            return False
-        if self._rows and of.starts[row]:
+        if self._rows == MOST_ROWS:
             return False
         src, dst, receives, sends = of.src[row], of.dst[row], of.receives[row], of.sends[row]
         # Sends of own data are apart from receives: peers that do the same would wait for one
@@ -217,7 +215,6 @@ class _Candidate:
         self._rows += 1
         self._receives |= receives != NONE
         self._sends |= sends != NONE
-        self._ends = of.posts[row]
         self._connections |= {receives, sends} - {NONE}
         self._last = (dst, of.held[row])
         if dst != NONE:

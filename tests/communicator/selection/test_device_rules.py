@@ -215,7 +215,7 @@ def test_kinds_whose_counts_vary_have_the_rows_of_processors() -> None:
 def test_small_calls_in_either_place_take_one_step() -> None:
     """With a block for each connection the output could be written before the input is sent."""
     limits = DeviceLimits(is_one_device=True)
-    small = device_rules.device_rows("all_reduce", 4, limits, disk=False, either_place=True)[
+    small = device_rules.device_rows("all_reduce", 4, limits, disk=True, either_place=True)[
         0
     ].recipe
     assert small.name == "one-step-allreduce"

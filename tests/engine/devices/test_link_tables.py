@@ -70,7 +70,9 @@ def exec_shows(folder: Path, *options: str, **more: str) -> tuple[str, str]:
     program = ["--", sys.executable, "-c", SHOWS]
     done = subprocess.run(
         [sys.executable, "-m", "sley", "exec", *options, *program],
-        env=fake_driver.environment(folder) | {"SLEY_CACHE_DIR": str(folder / "cache")} | more,
+        env=fake_driver.environment(folder)
+        | {"SLEY_CACHE_DIR": str(fake_driver.own_cache(folder))}
+        | more,
         capture_output=True,
         text=True,
         check=True,
@@ -101,7 +103,6 @@ def test_exec_says_why_sley_runs_nothing(tmp_path: Path) -> None:
     assert exec_shows(tmp_path, SLEY_NCCL="off") == ("None None\n", "")
     found, told = exec_shows(tmp_path, **{KERNELS: str(tmp_path)}, LD_LIBRARY_PATH="")
     assert (found, "expected NVIDIA's driver" in told) == (f"None {tmp_path}\n", True)
-    (tmp_path / "cache").mkdir(mode=0o777)
     (tmp_path / "cache").chmod(0o777)
     found, told = exec_shows(tmp_path, **{KERNELS: str(tmp_path)})
     assert (found, "all users can write to it" in told) == (f"None {tmp_path}\n", True)

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import pytest
 
 from sley.engine.devices.device import Memory
-from sley.errors import SleyError
+from sley.errors import SleyError, disk_cache
 from sley.errors.disk_cache import cached
 
 HERE = Path(__file__).parent
@@ -57,6 +57,16 @@ def environment(folder: Path) -> dict[str, str]:
         "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
         "PYTHONPATH": f"{TESTS}:{HERE.parent}:{os.environ.get('PYTHONPATH', '')}",
     }
+
+
+def own_cache(folder: Path) -> Path:
+    """A cache in a folder, empty but for the plans of all tests: to find those takes seconds."""
+    made, plans = folder / "cache", disk_cache.folder("plans")
+    if not made.exists():
+        made.mkdir()
+        plans.mkdir(parents=True, exist_ok=True)
+        (made / "plans").symlink_to(plans)
+    return made
 
 
 def cases(path: Path) -> list[str]:

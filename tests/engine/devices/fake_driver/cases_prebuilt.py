@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import sley
-from fake_driver import TESTS, FakeDriver, refused
+from fake_driver import TESTS, FakeDriver, own_cache, refused
 from fake_driver.cases_executor import RANKS, arrays, ring, values
 from sley.cli import main
 from sley.engine.devices import Engine, Executor, LinkSet, Settings
@@ -60,7 +60,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / prebuilt.file_of(interpreted)).write_bytes(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, prebuilt.PACKAGE, raising=False)
-    monkeypatch.setenv("SLEY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("SLEY_CACHE_DIR", str(own_cache(tmp_path)))
     return package
 
 
