@@ -22,12 +22,13 @@ from sley.errors.devices import K501
 from support.devices.machine_code import skip_without_nvrtc
 from support.processes.call_cases import hosts_of
 
-TABLE = """
+RING = """
 [[plans]]
 what = "ring-allreduce"
 ranks = 3
 min_bytes = "64K"
-
+"""
+TABLE = f"""{RING}
 [[plans]]
 what = "flat-gather"
 ranks = 3
@@ -56,10 +57,13 @@ def test_communicators_run_the_plans_of_a_package_for_its_sizes(tmp_path):
     assert f"SLEY_PLAN_DIR={tmp_path / 'plans'}" in result.output
 
 
-def test_a_package_has_machine_code_for_the_named_gpus_types_and_reductions(tmp_path):
+@pytest.mark.parametrize(
+    "table", [RING, pytest.param(TABLE, marks=pytest.mark.slow)], ids=["one", "several"]
+)
+def test_a_package_has_machine_code_for_the_named_gpus_types_and_reductions(tmp_path, table):
     skip_without_nvrtc()
     asked = ("--arch", "sm_80", "-d", "float32", "-d", "float64", "--op", "max")
-    result = package(tmp_path, TABLE, *asked)
+    result = package(tmp_path, table, *asked)
     assert result.exit_code == 0, result.output
     kernels = Kernels.of(sley.compile(build("ring-allreduce", ranks=3, in_place=True)))
 
