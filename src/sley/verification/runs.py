@@ -135,7 +135,7 @@ def _has_runs(plan: Plan, messages: Messages) -> bool:
 
 def _candidates(view: _View) -> list[range]:
     """The longest runs of each block, as if none had to wait for another."""
-    t, found, rows = view.plan.instructions, list[range](), _Rows.of(view)
+    t, found, rows = view.plan.instructions, list[range](), _RunColumns.of(view)
     # No run goes over the beginning of another block, an instruction that is alone, a condition,
     # or the end of an instruction for which others wait.
     begins = np.append((t.op == Op.NOP) | (t.count != 1), True)
@@ -155,7 +155,7 @@ def _candidates(view: _View) -> list[range]:
     return found
 
 
-class _Rows(NamedTuple):
+class _RunColumns(NamedTuple):
     """Of each instruction what decides about candidates, in lists: one at a time they are read
     several times as fast as arrays. receives, sends: a number of the connection, NONE without."""
 
@@ -167,7 +167,7 @@ class _Rows(NamedTuple):
     sends: list[int]
 
     @classmethod
-    def of(cls, view: _View) -> _Rows:
+    def of(cls, view: _View) -> _RunColumns:
         t, channels = view.plan.instructions, view.plan.channels
         # Even numbers for those from which blocks receive, odd ones for the others.
         receives, sends = (
@@ -181,7 +181,7 @@ class _Rows(NamedTuple):
 class _Candidate:
     """A run that grows by one instruction after another."""
 
-    def __init__(self, rows: _Rows) -> None:
+    def __init__(self, rows: _RunColumns) -> None:
         self._of = rows
         self._rows = 0
         self._receives = self._sends = False
