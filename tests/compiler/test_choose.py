@@ -387,13 +387,18 @@ def test_turns_that_run_when_a_search_ends_count(monkeypatch: pytest.MonkeyPatch
 def test_a_search_goes_on_where_it_ended(
     tmp_path: Path, table: sley.Choices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a line of which a killed process wrote only a part, too."""
+    """After lines that have no series of it, of which a killed process wrote a part, too."""
     file, turns = tmp_path / "search", list[Any]()
     programs = [RING, ALL_PAIRS]
     first = sley.choose(programs, SIZES, NDV4, **SMALL, resume=file, progress=lambda n, _: n > 20)
     assert first.left > 0
+    before = file.read_text()
     with file.open("a") as end:
-        end.write('{"series": [0, 9')
+        end.write(
+            "no JSON\n[]\n" + '{"series": 3}\n{"series": [0, 9], "plans": [[0, "", 1, []]]}\n'
+        )
+        end.write('{"series": [0, 9], "plans": [[99, "00", 1, {}]]}\n')
+        end.write('{"series": [0, 9], "plans": [[0, "00", 1, {"77": 0.1}]]}\n{"series": [0, 9')
     run = comparison._run
     monkeypatch.setattr(comparison, "_run", lambda *task: turns.append(task) or run(*task))
     found = sley.choose(programs, SIZES, NDV4, **SMALL, resume=file)
@@ -401,8 +406,24 @@ def test_a_search_goes_on_where_it_ended(
     made, turns[:] = len(turns), []
     again = sley.choose(programs, SIZES, NDV4, **SMALL, resume=file)
     assert (again.ranges, len(turns)) == (table.ranges, 0)
-    whole = len(file.read_text().splitlines()) - 1
-    assert 0 < made < whole
+    assert file.read_text().startswith(before)
+    sley.choose(programs, SIZES, NDV4, **SMALL)
+    assert 0 < made < len(turns)
+
+
+def test_a_search_that_goes_on_keeps_given_plans_and_refusals(tmp_path: Path) -> None:
+    fast = sley.compile(RING, topology=NDV4, instances=24, protocol="LL128", **BY_CONNECTION)
+    only: dict[str, Any] = {"instances": [1, 2], "channels": 1, "protocol": "LL128"}
+    only |= {"resume": tmp_path / "plan", **BY_CONNECTION}
+    found = sley.choose([fast, RING], ["1M", "256M"], NDV4, **only)
+    again = sley.choose([fast, RING], ["1M", "256M"], NDV4, limit_s=1e-9, **only)
+    assert found.ranges == again.ranges
+    assert found.ranges[-1].as_given
+    alone = sley.choose(fast, "256M", NDV4, **only | {"resume": None}).ranges[-1]
+    assert alone.runner_up is not None
+    whole = {"loop_order": "instruction", "target": "executor", "resume": tmp_path / "refused"}
+    for _ in range(2):
+        assert code(lambda: sley.choose(RING, "1M", NDV4, instances=1, **whole)) == "F441"
 
 
 @pytest.mark.parametrize(
@@ -413,8 +434,7 @@ def test_a_search_goes_on_where_it_ended(
         lambda _file: {"topology": NDV4.degraded("gpu0-switch0", 0.5)},
         lambda _file: {"instances": 8},
         lambda file: file.write_text("mine\n") and {},
-        lambda file: file.write_text(file.read_text() + "no JSON\n") and {},
-        lambda file: file.write_text(file.read_text() + '{"series": 3}\n') and {},
+        lambda file: file.write_text("mine\nand\nyours\n") and {},
     ],
 )
 def test_a_search_does_not_go_on_with_another_one(tmp_path: Path, change: Any) -> None:

@@ -49,6 +49,16 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_what_is_after_a_mistake_is_proven_too(repository: Path) -> None:
+    right, broken = repository / "old.xml", repository / "old-broken.xml"
+    said = verify(right, "ring-allreduce", broken, right)
+    assert said.exit_code == 2
+    assert f"{broken}:" in said.stderr
+    assert "Error: ring-allreduce: " in said.stderr
+    heads = [line for line in said.stdout.splitlines() if line.startswith("# ")]
+    assert heads == [f"# {right}", "# ring-allreduce", f"# {broken}", f"# {right}"]
+
+
 def bash(script: str, folder: Path, *words: str, **environment: str) -> tuple[int, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

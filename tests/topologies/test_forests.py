@@ -515,7 +515,7 @@ def test_a_cycle_beside_the_root_is_refused() -> None:
 
 
 def test_trees_of_many_nodes_share_channels() -> None:
-    """Trees from 8 nodes use the same links in each: a channel for each would be 119 blocks, if none
+    """Trees from 8 nodes use the same links in each: a channel for each would be 119 blocks if none
     passed data on. Both are compared."""
     for name, expected in (("2x4", [2]), ("8x8", [8, 1, 2])):
         made = Synthesis.of("allgather", topologies.find(name), chunks=1)

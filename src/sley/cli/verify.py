@@ -95,11 +95,18 @@ def verify_command(
         raise click.UsageError("--certificate, --json and SARIF are for one WHAT")
     code = 0
     for what in (selection.what, *further):
+        if further and output_format is None:
+            echo(f"# {what}")
         try:
             one = replace(selection, what=what)
             _verify(one, certificate, output_format, phases, **values)
         except SleyError as error:
             code = max(code, report_refusal(error, output_format, as_json=phases.quiet))
+        except click.UsageError as error:
+            if not further:
+                raise
+            click.echo(f"Error: {what}: {error.format_message()}", err=True)
+            code = error.exit_code
     sys.exit(code)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sley.compiler.candidates import CandidateCompiler, Series
 from sley.errors import Place, reason_of
 from sley.errors.compiler import C317
 from sley.errors.formats import F461
-from sley.formats import program_source
+from sley.formats import program_source, write_file
 from sley.ir.plan_digest import digest
 from sley.topologies.graph import graph_text
 
@@ -45,47 +45,61 @@ class SearchRecord:
         head = json.dumps({"sley choose": _digest(compiler, sizes)})
         with self._errors():
             text = self._path.read_text(errors="replace") if self._path.exists() else ""
-        # A line without its end is one that a process was writing when it was killed.
-        lines = text[: text.rfind("\n") + 1].splitlines()
-        found = "another search" if text.startswith('{"sley choose"') else "another file"
-        try:
-            self.known = dict(map(_series, lines[1:]))
-        except (ValueError, TypeError, KeyError):
-            lines, found = ["no record"], "a line that is none"
-        if text and lines[:1] != [head]:
+        first, *lines = text.split("\n")
+        if text and first != head:
+            is_record = first.startswith('{"sley choose"')
             raise C317.error(
                 at=Place(str(self._path)),
-                expected="the record of a search for the same answer, by the same sley",
-                found=found,
-                remedy="Name another file, or delete this one.",
+                expected="the record of this search, by this version of sley",
+                found="the record of another search" if is_record else "another file",
+                remedy="Give the same programs, sizes and options, --target too, which -o sets; "
+                "or another file.",
             )
-        with self._errors():
-            self._path.write_text("".join(f"{line}\n" for line in lines or [head]))
+        if not text:
+            write_file(self._path, head + "\n")
+        elif lines[-1]:  # what a process was writing when it was killed
+            self._append("\n")
+        count = {series[:2]: len(series.options) for series in compiler.series}
+        self.known = dict(_whole_lines(lines, count, frozenset(sizes)))
 
     def add(self, series: Series, plans: Sequence[RecordedPlan]) -> None:
         """Adds a series that was compared whole. Errors: F461."""
         rows = [[one.number, one.key.hex(), one.blocks, one.times_us] for one in plans]
-        line = {"series": [series.contender, series.number], "plans": rows}
+        self._append(json.dumps({"series": series[:2], "plans": rows}) + "\n")
+
+    def _append(self, text: str) -> None:
         with self._errors(), self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(text)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:
             place, expected = Place(str(self._path)), "a file that can be read and written"
             raise F461.error(at=place, expected=expected, found=reason_of(error)) from None
 
 
-def _series(line: str) -> tuple[tuple[int, int], list[RecordedPlan]]:
-    """The plans of a line, and their series. ValueError, TypeError or KeyError for another one."""
-    found: dict[str, Any] = json.loads(line)
-    contender, number = found["series"]
-    return (contender, number), [
-        RecordedPlan(at, bytes.fromhex(key), blocks, {int(k): us for k, us in times.items()})
-        for at, key, blocks, times in found["plans"]
-    ]
+def _whole_lines(
+    lines: Sequence[str], count: Mapping[tuple[int, int], int], sizes: Set[int]
+) -> Iterator[tuple[tuple[int, int], list[RecordedPlan]]]:
+    """The series of lines, with their plans. A line that has none is left out: its series is
+    compared again. count: the options of each series."""
+    for line in lines:
+        try:
+            found = json.loads(line)
+            contender, number = found["series"]
+            plans = [
+                RecordedPlan(
+                    at, bytes.fromhex(key), blocks, {int(k): us for k, us in times.items()}
+                )
+                for at, key, blocks, times in found["plans"]
+            ]
+            fits = all(one.number in range(count[contender, number]) for one in plans)
+            if fits and all(sizes >= one.times_us.keys() for one in plans):
+                yield (contender, number), plans
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
 
 
 def _digest(compiler: CandidateCompiler, sizes: Sequence[int]) -> str:

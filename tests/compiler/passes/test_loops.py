@@ -191,6 +191,7 @@ def test_without_numba_large_loops_run_plainly_with_one_warning(
     loops._has_numba.cache_clear()
     loops._tell_once.cache_clear()
     program = hm_allreduce(2, 4)
+    monkeypatch.setattr(loops, "TOLD", 1 << 62)  # whatever this process has compiled before
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sley.compile(program, schedule="hpds", allocate="state")

@@ -119,8 +119,8 @@ SLOW_LINK = Topology.from_links(
 def test_no_simulation_on_uneven_links_is_faster_than_the_bound(
     topology: Topology, collective: str
 ) -> None:
-    """Long calls, too, which are extrapolated. Nor is one faster than a smaller call, on which
-    `choose` counts; and one that ends early does so only when its time is over."""
+    """Long calls, too, which are extrapolated. Nor is one faster than a far smaller call, on
+    which `choose` counts; and one that ends early does so only when its time is over."""
     program = sley.synthesize(collective, topology, in_place=True)
     simulator = Simulator(sley.compile(program, topology=topology, verify=False))
     smaller_us = 0.0

@@ -254,15 +254,13 @@ def _fastest(
             best, fastest = score, (order, blocks)
     if not exceeds and _most(draft.blocks) < _most(unmerged.blocks):
         # Sharing is worth its time only while it leaves more of the GPU to others: a plan occupies
-        # its blocks for as long as it runs. No call of a size takes less time than a smaller one.
+        # its blocks for as long as it runs. The unmerged plan must be so much faster that the last
+        # simulation, the longest, ends where it isn't.
         fewer = np.log(_most(unmerged.blocks) / _most(draft.blocks))
-        left, sizes = best - fewer * len(most), len(most)
-        for time_us in simulate(unmerged.order, unmerged.blocks):
-            left -= float(np.log(time_us(np.exp(left / sizes))))
-            sizes -= 1
-            if left == -np.inf:
-                break
-        if left > 0:
+        left = best - fewer * len(most)
+        *small, large = simulate(unmerged.order, unmerged.blocks)
+        left -= sum(float(np.log(time_us(np.inf))) for time_us in small)
+        if large(np.exp(left)) < np.exp(left):
             return unmerged
     return _Draft.of(estimator, *fastest) if fastest else draft
 
