@@ -4,7 +4,8 @@ entry.py         `compile`, also for callers that follow its phases
 pipeline.py      runs the passes with options.py
 passes/          the passes, and lift/, which goes back
 search.py        finds the fastest plans of a space of options (space.py) by simulation
-                 (candidates.py, comparison.py); the result is a table of choices (choices.py)
+                 (candidates.py, comparison.py), and goes on from a file (search_record.py); the
+                 result is a table of choices (choices.py)
 synthesis.py     makes programs for topologies
 group_plans.py   plans for groups of ranks that share a cluster
 opening.py       what a user brings, recognised and opened as a program or a plan
