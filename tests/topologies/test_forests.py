@@ -516,8 +516,8 @@ def test_a_cycle_beside_the_root_is_refused() -> None:
 
 def test_trees_of_many_nodes_share_channels() -> None:
     """Trees from 8 nodes use the same links in each: a channel for each would be 119 blocks if none
-    passed data on. Both are compared."""
-    for name, expected in (("2x4", [2]), ("8x8", [8, 1, 2])):
+    passed data on. Both are compared; one channel always is, as its plans have more instances."""
+    for name, expected in (("1x4", [1]), ("2x4", [2, 1]), ("8x8", [8, 1, 2])):
         made = Synthesis.of("allgather", topologies.find(name), chunks=1)
         programs = made.compared_programs(in_place=True)
         assert [int(one.transfers.channel.max()) + 1 for one in programs] == expected
@@ -698,6 +698,17 @@ def test_small_tiles_fill_tall_trees_sooner() -> None:
     assert times[0] < 0.98 * times[1]
     # A call that a whole tile doesn't cut has no smaller ones.
     assert fastest("reducescatter", topology, 1 << 20, tiles=TILES, **options).tile == 1
+
+
+def test_more_instances_of_trees_that_share_a_channel_fill_links() -> None:
+    """With a channel for each of the trees with a common edge only the lowest trees fit often
+    enough, which use the cards least."""
+    options = {"schedule": "hpds", "protocol": "Direct", "instances": [3, 6], "in_place": True}
+    topology = topologies.find("mi355x:2")
+    found = fastest("allgather", topology, 1 << 30, tiles=(1.0, 0.25), **options)
+    assert found.choice.program.transfers.channel.max() == 0
+    assert (found.choice.plan.slots, found.tile) == (8, 0.25)
+    assert found.choice.end.of_bound > 0.97
 
 
 def test_as_many_blocks_are_used_as_links_need() -> None:
