@@ -77,7 +77,7 @@ def unordered(plan: sley.Plan, pairs: list[Pair]) -> set[Pair]:
     return found
 
 
-@examples(40)
+@examples(20)
 @given(plans())
 def test_all_that_conflicts_is_ordered_and_nothing_hangs(plan: sley.Plan) -> None:
     waits = needed_waits(plan)
