@@ -114,9 +114,12 @@ def test_kernels_that_multiply_inputs_compile_without_spills(protocol: str, dtyp
     check(with_waits(protocol), Engine.INTERPRETED, dtype, "sm_90", scales=True)
 
 
-def test_kernels_of_larger_blocks_compile_without_spills() -> None:
+@pytest.mark.parametrize(
+    "engine", [Engine.GENERATED, pytest.param(Engine.INTERPRETED, marks=pytest.mark.slow)]
+)
+def test_kernels_of_larger_blocks_compile_without_spills(engine: Engine) -> None:
     """640 threads leave 96 registers to each; more threads leave too few."""
-    check(with_waits("ll128"), Engine.INTERPRETED, "bfloat16", "sm_90", threads=640)
+    check(with_waits("ll128"), engine, "bfloat16", "sm_90", threads=640)
 
 
 @pytest.mark.slow
