@@ -145,7 +145,7 @@ def fitting_rate(topology: Topology, ups: tuple[bool, ...]) -> float:
     return rates.algbw_GBps
 
 
-@examples(40)
+@examples(24)
 @given(direct_topologies(most=12), st.integers(1, 8))
 def test_trees_reach_what_the_narrowest_cut_allows(topology: Topology, chunks: int) -> None:
     """With whole chunks on links there is no better forest, with enough chunks none at all."""
@@ -164,7 +164,7 @@ def test_trees_reach_what_the_narrowest_cut_allows(topology: Topology, chunks: i
     assert exact.algbw_GBps >= 0.95 * most
 
 
-@examples(30)
+@examples(18)
 @given(direct_topologies(most=4))
 def test_no_trees_are_better(topology: Topology) -> None:
     """All trees from 4 ranks are few enough to try."""
@@ -172,7 +172,7 @@ def test_no_trees_are_better(topology: Topology) -> None:
     assert found.algbw_GBps == pytest.approx(best_of_all(topology))
 
 
-@examples(60)
+@examples(36)
 @given(switched_topologies(), st.sampled_from(list(COLLECTIVES)))
 def test_trees_stay_within_the_bound_behind_switches(topology: Topology, collective: str) -> None:
     """Trees are proven programs, and as fast as their links say."""
@@ -191,7 +191,7 @@ def test_trees_stay_within_the_bound_behind_switches(topology: Topology, collect
         assert 0.95 * most * (1 - 1e-6) <= made.algbw_GBps <= most * (1 + 1e-6)
 
 
-@examples(25)
+@examples(15)
 @given(
     st.one_of(direct_topologies(), switched_topologies()),
     st.sampled_from(list(COLLECTIVES)),
@@ -214,7 +214,7 @@ def test_programs_along_trees_are_proven(
     st.booleans(),
     st.integers(2, 5),
 )
-@examples(20)
+@examples(12)
 def test_sums_in_several_orders_are_proven(
     topology: Topology, collective: str, in_place: bool, sum_orders: int
 ) -> None:
@@ -492,7 +492,7 @@ def test_shares_differ_only_for_an_allreduce(trees: list[list[int]]) -> None:
         sley.algorithms.forest_allreduce(2, trees=trees, up_trees=[[1, 1, -1]])
 
 
-@examples(40)
+@examples(24)
 @given(direct_topologies())
 def test_an_allreduce_comes_near_the_best_shares_of_roots(topology: Topology) -> None:
     """The linear program of the bound knows the best rate."""
@@ -550,7 +550,7 @@ def sends(topology: Topology) -> int:
     return most
 
 
-@examples(60)
+@examples(36)
 @given(
     st.one_of(direct_topologies(), switched_topologies()),
     st.integers(1, 4),
@@ -619,7 +619,7 @@ def matched(
         order[dst[p]].append(c)
 
 
-@examples(60)
+@examples(36)
 @given(st.data())
 def test_chunks_are_matched_in_the_order_of_their_arrivals(data: st.DataObject) -> None:
     ranks, links = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 6))

@@ -89,7 +89,7 @@ def test_all_that_conflicts_is_ordered_and_nothing_hangs(plan: sley.Plan) -> Non
         sley.verify(more, slots)
 
 
-@examples(16)
+@examples(10)
 @given(plans())
 def test_no_wait_is_added_without_need(plan: sley.Plan) -> None:
     """Each added wait is of a pair that nothing orders that comes before it."""

@@ -233,7 +233,7 @@ def test_an_algorithm_of_the_library_runs_wrong_with_some_counts(
     VaryingMachine.check_any(plan, Random(0))
 
 
-@examples(18)
+@examples(11)
 @given(varying_programs(), random_options(), st.integers(0, 2**32))
 def test_compiled_plans_run_right_with_any_counts(
     program: Program, options: dict[str, Any], seed: int
@@ -243,7 +243,7 @@ def test_compiled_plans_run_right_with_any_counts(
         VaryingMachine.check_any(plan, Random(seed))
 
 
-@examples(18)
+@examples(11)
 @given(varying_programs(), random_options(), st.integers(0, 2**32))
 def test_what_the_verifier_accepts_runs_right_with_any_counts(
     program: Program, options: dict[str, Any], seed: int

@@ -160,7 +160,7 @@ def check(plan: sley.Plan) -> Operands:
     return found
 
 
-@examples(60)
+@examples(36)
 @given(
     st.one_of(random_programs(), exchanges(), exchanges()),
     st.sampled_from(["LL", "simple", "direct"]),
