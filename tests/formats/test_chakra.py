@@ -131,7 +131,7 @@ def test_traces_of_an_algorithm_of_each_size_break_a_rule(name, parameters, way)
     check_case(name, parameters, way)
 
 
-@examples(18, deadline=None)
+@examples(11, deadline=None)
 @given(
     random_programs(),
     st.sampled_from(SCHEDULES),
