@@ -14,7 +14,14 @@ from sley.errors import Diagnostic, SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
-from support.inputs.algorithm_cases import SIZED, cases_in_a_place, few, in_turn, label, program
+from support.inputs.algorithm_cases import (
+    SIZED,
+    cases_in_a_place,
+    in_turn,
+    label,
+    of_each_collective,
+    program,
+)
 from support.inputs.xml_plans import VALID, broken, exchange, many_waits
 
 
@@ -439,7 +446,7 @@ def test_vendors_files_are_proven_for_their_runtimes(data_dir: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "parameters", "target"),
-    few(in_turn(list(TARGETS), cases_in_a_place(SIZED))),
+    of_each_collective(in_turn(list(TARGETS), cases_in_a_place(SIZED))),
     ids=label,
 )
 def test_what_sley_writes_is_proven_for_its_target(name: str, parameters, target: str) -> None:

@@ -113,6 +113,16 @@ def few(cases: Iterable[Sequence[Any]], *, in_pairs: bool = False) -> list[Any]:
     return sampled(cases, shows)
 
 
+def of_each_collective(cases: Iterable[tuple[str, dict[str, Any], T]]) -> list[Any]:
+    """The cases (name, arguments of `build`, option) as parameters, slow but for every collective,
+    and every option with a root and without: for writers, which see no algorithms."""
+
+    def shows(name: str, _: dict[str, Any], option: object) -> Iterable[Hashable]:
+        return CATALOG[name].collective, ("root" in CATALOG[name].parameters, repr(option))
+
+    return sampled(cases, shows)
+
+
 def label(case: object) -> str:
     """The part of a test's name that stands for a case or options."""
     if not isinstance(case, dict):
