@@ -27,8 +27,8 @@ ends with what it has compared."""
 
 SHARED = 0.1
 """How much faster, at most, a plan counts as that shares thread blocks than the plan with the
-blocks that it merges: on packaged machines it was at most 9 % faster, and that only where both were
-slow."""
+blocks that it merges. Plans of hundreds of blocks gained up to 22 % on packaged machines, others at
+most 9 %, and that only where both were slow."""
 
 _REACH = (1 + MARGIN) * (1 + SHARED)
 """Plans that take so many times as long as the fastest are out of reach."""
