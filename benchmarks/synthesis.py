@@ -133,7 +133,7 @@ def best(programs: list[Any], collective: str, size: str, topology: Any, **more:
     """The choice of the fastest program for a size, with the options of sley synthesize, and more
     of them for programs without switches."""
     import sley
-    from sley.compiler.synthesis import OF_TILE, TILES, compared, is_cut
+    from sley.compiler.synthesis import TILES, compared, is_cut, of_tile
     from sley.ir.sizes import size_in_bytes
     from sley.model.nccl.choice import tiled
 
@@ -141,7 +141,7 @@ def best(programs: list[Any], collective: str, size: str, topology: Any, **more:
     for switched, tile in product((False, True), TILES):
         those = [p for p in programs if bool((p.transfers.group >= 0).any()) is switched]
         options = {**compared(collective, switched=switched), **({} if switched else more)}
-        options |= {} if tile == 1 else OF_TILE
+        options |= of_tile(tile)
         those = [p for p in those if tile == 1 or is_cut(p, size_in_bytes(size), topology, tile)]
         if those:
             found.append(sley.choose(those, size, tiled(topology, tile), **options).at(size))

@@ -16,7 +16,11 @@ SLOTS = (1, 2, 8)
 WAYS = [(fusion, instances) for fusion in (True, False) for instances in (1, 2)]
 
 
-@pytest.mark.parametrize(("name", "parameters", "turn"), few(in_turn(range(len(WAYS)))), ids=label)
+@pytest.mark.parametrize(
+    ("name", "parameters", "turn"),
+    few(in_turn(range(len(WAYS))), in_pairs=True),
+    ids=label,
+)
 def test_every_algorithm_compiles_to_a_correct_plan(
     name: str, parameters: dict[str, Any], turn: int
 ) -> None:

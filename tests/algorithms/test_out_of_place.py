@@ -7,6 +7,7 @@ import pytest
 import sley
 from sley.algorithms.catalog import CATALOG, build
 from sley.model.simulation import Simulator
+from support.generators.sampling import each_value
 
 COPIES_FOR_ITSELF = {"flat-gather", "flat-scatter"}
 """The root copies a chunk that it sends to nobody, so the copy is no part of a send."""
@@ -28,8 +29,7 @@ def times_us(name: str, schedule: str, *, in_place: bool) -> list[float]:
     return [simulated, *([] if plan.estimate is None else [plan.estimate.time_us])]
 
 
-@pytest.mark.parametrize("schedule", ["msccl", "hpds"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(("name", "schedule"), each_value(ALGORITHMS, ("msccl", "hpds")))
 def test_out_of_place_takes_as_long_as_in_place(name: str, schedule: str) -> None:
     apart, together = (times_us(name, schedule, in_place=place) for place in (False, True))
     assert all(a <= 1.05 * b for a, b in zip(apart, together, strict=True)), (apart, together)

@@ -14,6 +14,7 @@ from sley.ir.cut import border
 from sley.ir.groups import without_groups
 from sley.ir.words import ReduceOp
 from sley.verification import SumOrder
+from support.generators.sampling import each_value
 from support.processes.rank_threads import Limits, execute
 
 Array = np.ndarray[Any, Any]
@@ -60,8 +61,7 @@ def in_order(order: SumOrder, data: Array) -> dict[int, Array]:
     return {rank: np.concatenate(sums) for rank, sums in found.items()}
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("name", REDUCING)
+@pytest.mark.parametrize(("name", "in_place"), each_value(REDUCING, (False, True)))
 def test_the_proven_order_gives_the_bits(name: str, in_place: bool) -> None:
     """Of all instances, and of tiles and what is left over of them, by an element's position."""
     plan = compiled(name, in_place)
@@ -98,8 +98,10 @@ def test_a_ring_in_order_adds_in_it_to_any_root(root: int) -> None:
         build("ring-reduce", ranks=4, root=root, same_bits="balanced")
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("name", [n for n in REDUCING if CATALOG[n].collective == "allreduce"])
+@pytest.mark.parametrize(
+    ("name", "in_place"),
+    each_value([n for n in REDUCING if CATALOG[n].collective == "allreduce"], (True, False)),
+)
 def test_all_ranks_have_the_same_bits(name: str, in_place: bool) -> None:
     outputs = {output.tobytes() for output in run(name, in_place, values())}
     assert len(outputs) == 1

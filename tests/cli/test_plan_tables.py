@@ -158,7 +158,7 @@ ROWS = st.builds(
 )
 
 
-@examples(50)
+@examples(30)
 @given(
     st.lists(ROWS, min_size=1, max_size=3).map(tuple),
     st.none() | st.builds(Machine, TEXTS, TEXTS, TEXTS, st.integers(1, 9), st.integers(1, 9)),

@@ -92,7 +92,7 @@ def test_a_requested_channel_after_a_multicast_leaves_its_group_together() -> No
     assert sent.sum() == 3, "three multicasts"
 
 
-@examples(27)
+@examples(16)
 @given(
     random_programs(groups=True),
     st.sampled_from([1, 1, 2, 8]),
@@ -126,7 +126,7 @@ def test_random_groups_run_right(
     run(random, plan, count)
 
 
-@examples(18)
+@examples(11)
 @given(random_programs(groups=True), st.sampled_from([1, 2]))
 def test_without_switches_random_groups_are_ordinary_transfers(
     random: RandomProgram, slots: int

@@ -29,7 +29,7 @@ from support.generators.random_programs import (
 )
 from support.processes.rank_threads import execute
 
-RUNS = examples(32)
+RUNS = examples(19)
 """Of those that run plans."""
 
 

@@ -28,7 +28,7 @@ from support.generators.random_transfers import (
     run,
 )
 
-RUNS = examples(32)
+RUNS = examples(19)
 """Of those that run plans, or make large programs."""
 
 WHOLE = ("hpds", "round-robin")

@@ -179,7 +179,7 @@ def cases(draw: st.DrawFn) -> tuple[Plan, int, list[list[int]]]:
     return plan, slot_bytes, calls
 
 
-@examples(18)
+@examples(11)
 @given(cases())
 def test_random_counts_move_no_wrong_element(case: tuple[Plan, int, list[list[int]]]) -> None:
     plan, slot_bytes, calls = case

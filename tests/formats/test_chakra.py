@@ -20,7 +20,15 @@ from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op
 from support.generators.examples import examples
 from support.generators.random_programs import SCHEDULES, random_programs
-from support.inputs.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
+from support.inputs.algorithm_cases import (
+    SIZED,
+    cases,
+    in_turn,
+    label,
+    of_each_collective,
+    one_of_each,
+    program,
+)
 from support.machines.chakra_traces import COMPUTE, RECEIVE, SEND, Node, execute, read, read_files
 
 SIZE = 3 << 20
@@ -120,7 +128,9 @@ def check_case(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> No
     check(sley.compile(program(name, parameters), **options), SIZE, tile_bytes)
 
 
-@pytest.mark.parametrize(("name", "parameters", "way"), one_of_each(WAYS, SIZED), ids=label)
+@pytest.mark.parametrize(
+    ("name", "parameters", "way"), of_each_collective(one_of_each(WAYS, SIZED)), ids=label
+)
 def test_traces_of_an_algorithm_break_a_rule_or_lose_an_order(name, parameters, way):
     check_case(name, parameters, way)
 
@@ -131,7 +141,7 @@ def test_traces_of_an_algorithm_of_each_size_break_a_rule(name, parameters, way)
     check_case(name, parameters, way)
 
 
-@examples(18, deadline=None)
+@examples(11, deadline=None)
 @given(
     random_programs(),
     st.sampled_from(SCHEDULES),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,14 @@ from sley.errors import Diagnostic, SleyError
 from sley.errors.catalog import all_rules
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
-from support.inputs.algorithm_cases import SIZED, cases_in_a_place, in_turn, label, program
+from support.inputs.algorithm_cases import (
+    SIZED,
+    cases_in_a_place,
+    in_turn,
+    label,
+    of_each_collective,
+    program,
+)
 from support.inputs.xml_plans import VALID, broken, exchange, many_waits
 
 
@@ -438,17 +444,11 @@ def test_vendors_files_are_proven_for_their_runtimes(data_dir: Path) -> None:
             sley.verify_file(path, target)
 
 
-def small_cases() -> list[object]:
-    """The first cases of every algorithm, with the targets in turn; the others are slow."""
-    found, number = [], Counter[str]()
-    for case in in_turn(list(TARGETS), cases_in_a_place(SIZED)):
-        number[case[0]] += 1
-        is_slow = number[case[0]] > len(TARGETS)
-        found.append(pytest.param(*case, marks=[pytest.mark.slow] if is_slow else []))
-    return found
-
-
-@pytest.mark.parametrize(("name", "parameters", "target"), small_cases(), ids=label)
+@pytest.mark.parametrize(
+    ("name", "parameters", "target"),
+    of_each_collective(in_turn(list(TARGETS), cases_in_a_place(SIZED))),
+    ids=label,
+)
 def test_what_sley_writes_is_proven_for_its_target(name: str, parameters, target: str) -> None:
     plan = sley.compile(program(name, parameters), per_chunk=True, verify=False)
     if plan.collective.name not in TARGETS[target].collectives:

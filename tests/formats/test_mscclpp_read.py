@@ -63,7 +63,7 @@ def test_the_text_of_a_raw_plan_is_read_as_another_one(name: str) -> None:
 
 
 @given(seed=st.integers(0, 2**48))
-@examples(50, deadline=None)
+@examples(30, deadline=None)
 def test_the_text_of_a_changed_plan_is_read_as_another_one(seed: int) -> None:
     try:
         raw = parse(mutated(random.Random(seed)))

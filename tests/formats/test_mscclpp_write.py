@@ -22,7 +22,15 @@ from sley.formats.mscclpp import emission, reader, writer
 from sley.formats.mscclpp.placing import Range
 from sley.verification import Proof
 from support.generators.examples import examples
-from support.inputs.algorithm_cases import SIZED, cases, in_turn, label, one_of_each, program
+from support.inputs.algorithm_cases import (
+    SIZED,
+    cases,
+    in_turn,
+    label,
+    of_each_collective,
+    one_of_each,
+    program,
+)
 from support.inputs.mscclpp_plans import text_of, text_read_back
 from support.inputs.mscclpp_rules import broken_rules
 from support.machines.mscclpp_executor import begin_under, result_of
@@ -92,7 +100,9 @@ def check(name: str, parameters: dict[str, Any], way: dict[str, Any]) -> None:
         written(plan, **settings)
 
 
-@pytest.mark.parametrize(("name", "parameters", "way"), one_of_each(WAYS, SIZED), ids=label)
+@pytest.mark.parametrize(
+    ("name", "parameters", "way"), of_each_collective(one_of_each(WAYS, SIZED)), ids=label
+)
 def test_a_written_algorithm_breaks_a_rule_or_is_not_proven(name, parameters, way):
     check(name, parameters, way)
 

@@ -80,7 +80,7 @@ def test_a_loaded_plan_equals_the_saved_one(name: str, tmp_path: Path) -> None:
     random=random_programs(directives=False),
     options=st.sampled_from([{}, {"schedule": "hpds", "allocate": "state"}]),
 )
-@examples(16)
+@examples(10)
 def test_a_plan_comes_back_from_its_bytes(random: RandomProgram, options: dict[str, Any]) -> None:
     plan = sley.compile(random.program, **options, verify=False)
     again = decode(encode(plan))

@@ -14,7 +14,14 @@ from sley.engine.measure import Sweep
 from sley.formats import msccl_xml
 from sley.formats.msccl_xml.targets import TARGETS
 from sley.ir.plan import Plan
-from support.inputs.algorithm_cases import SIZED, cases_in_a_place, few, in_turn, label, program
+from support.inputs.algorithm_cases import (
+    SIZED,
+    cases_in_a_place,
+    in_turn,
+    label,
+    of_each_collective,
+    program,
+)
 from support.inputs.files_of_others import OTHERS
 from support.processes import rank_threads
 
@@ -41,7 +48,9 @@ def promised(plan: Plan, outputs: list[np.ndarray[Any, Any]], count: int) -> lis
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "target"), few(in_turn(list(TARGETS), cases_in_a_place(SIZED))), ids=label
+    ("name", "size", "target"),
+    of_each_collective(in_turn(list(TARGETS), cases_in_a_place(SIZED))),
+    ids=label,
 )
 def test_every_algorithm_runs_the_same_through_xml(
     name: str, size: dict[str, Any], target: str

@@ -40,7 +40,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(vertices, src, dst, values)
 
 
-@examples(60)
+@examples(36)
 @given(graphs())
 def test_a_maximum_flow_is_as_large_as_the_cut_that_it_names(graph: Graph) -> None:
     ends = (0, graph.vertices - 1)
@@ -58,7 +58,7 @@ def test_a_flow_over_the_shortest_path_is_taken_back_where_two_longer_ones_carry
     assert maximum_flow(8, src, dst, np.ones(len(edges), np.int64), (0, 3))[0] == 2
 
 
-@examples(60)
+@examples(36)
 @given(graphs())
 def test_distances_are_those_of_shortest_paths(graph: Graph) -> None:
     origins = np.arange(graph.vertices)
@@ -71,7 +71,7 @@ def test_distances_are_those_of_shortest_paths(graph: Graph) -> None:
     assert np.array_equal(found, dijkstra(sparse))
 
 
-@examples(60)
+@examples(36)
 @given(graphs())
 def test_vertices_that_reach_one_another_have_one_component(graph: Graph) -> None:
     found = strong_components(graph.vertices, graph.src, graph.dst)

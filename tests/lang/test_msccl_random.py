@@ -237,7 +237,7 @@ def load(text: str) -> msccl.ScriptProgram:
     st.sampled_from(["Simple", "LL", "LL128"]),
     st.booleans(),
 )
-@examples(18, deadline=None)
+@examples(11, deadline=None)
 def test_an_accepted_plan_leaves_what_the_interpreter_leaves(
     script: Script, instances: int, interleaved: bool, protocol: str, fusion: bool
 ) -> None:
@@ -272,7 +272,7 @@ FUSED = [Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND]
 
 
 @given(scripts(), st.sampled_from(["AllReduce", "AllToAll"]), st.data())
-@examples(18, deadline=None)
+@examples(11, deadline=None)
 def test_a_script_is_proven_only_if_the_interpreter_agrees(
     script: Script, kind: str, data: st.DataObject
 ) -> None:

@@ -240,7 +240,7 @@ def outcome(text: str, at_once: bool) -> object:
     return [c.tolist() for c in columns]
 
 
-@examples(23)
+@examples(14)
 @given(programs(), st.sampled_from([2, 7, evaluate.PIECE]))
 def test_random_loops_at_once_give_what_plain_execution_gives(text: str, piece: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -235,7 +235,7 @@ void check_captured_messages() {
         entry<int(std::uintptr_t, std::uintptr_t*)>("cuStreamEndCapture")(stream, &graph);
         entry<int(std::uintptr_t*, std::uintptr_t, unsigned long long)>(
             "cuGraphInstantiateWithFlags")(&ready, graph, 0);
-        for (int time = 0; time < 100; ++time) {
+        for (int time = 0; time < 40; ++time) {
             if (time % 10 == 0) {
                 device.synchronize(stream);
                 buffers.clear();

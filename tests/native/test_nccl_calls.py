@@ -51,7 +51,11 @@ def over(folder: Path, driver: dict[str, str], ranks: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "way"), [(1, "group"), (2, "processes"), (3, "group"), (4, "threads")]
+    ("ranks", "way"),
+    [
+        *((1, "group"), (2, "processes"), (2, "threads"), (3, "group")),
+        pytest.param(4, "threads", marks=pytest.mark.slow),
+    ],
 )
 def test_every_function_gives_what_numpy_gives(
     ranks: int, way: str, folder: Path, driver: dict[str, str], tmp_path: Path

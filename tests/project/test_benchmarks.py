@@ -61,7 +61,9 @@ def test_a_file_of_results_has_a_line_for_each_row(tmp_path: Path) -> None:
     [
         ("compile.py", ["--case", "nine-diamonds", "--runs", "1"], "nine-diamonds"),
         ("scale.py", ["--gpus", "16", "--runs", "1"], "us a transfer"),
-        ("simulate.py", ["--case", "hm-64", "--runs", "1"], "hm-64"),
+        pytest.param(
+            *("simulate.py", ["--case", "hm-64", "--runs", "1"], "hm-64"), marks=pytest.mark.slow
+        ),
         ("step_model.py", [], "NCCL"),
     ],
 )

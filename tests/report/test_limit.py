@@ -133,13 +133,14 @@ def _gains_much(name: str, arguments: dict[str, object], instances: int, size: s
     return gained > 0.3 * found.time_us
 
 
-def test_more_of_what_limits_a_plan_shortens_it_unless_another_limit_is_as_near():
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_more_of_what_limits_a_plan_shortens_it_unless_another_limit_is_as_near(every):
     sizes = itertools.cycle(itertools.product((1, 4), ("1K", "256K", "16M")))
     cases = [
         (name, arguments, *next(sizes))
         for name, arguments in cases_in_a_place(SIZED)
         if arguments.get("ranks", arguments.get("gpus")) > 2
-    ]
+    ][::every]
     without = [case for case in cases if not _gains_much(*case)]
     # Blocks and links can be limits at once; then more of one gains little.
     assert len(without) <= len(cases) / 10, without

@@ -217,7 +217,7 @@ def test_arrows_of_waits_cross_no_box(case: tuple[sley.Program, sley.Plan]) -> N
                 assert beside or high <= box.y or low >= box.y + box.height, (line, box)
 
 
-@examples(16)
+@examples(10)
 @given(random_programs())
 def test_pictures_of_random_programs_are_complete_and_readable(random: RandomProgram) -> None:
     plan = sley.compile(random.program)

@@ -86,7 +86,7 @@ def random_topologies(draw: st.DrawFn) -> Topology:
     )
 
 
-@examples(23)
+@examples(14)
 @given(random_topologies())
 def test_any_topology_survives_its_text(topology: Topology) -> None:
     assert graph_from("x", tomllib.loads(graph_text(topology))) == topology

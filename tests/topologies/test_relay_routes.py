@@ -76,7 +76,7 @@ def best(topology: Topology) -> float:
 drawn = st.one_of(direct_topologies(), switched_topologies()).filter(lambda one: one.ranks > 1)
 
 
-@examples(60)
+@examples(36)
 @given(drawn, st.sampled_from([None, 1, 3]))
 def test_routes_come_near_the_best_ones(topology: Topology, chunks: int | None) -> None:
     routes = find_routes(topology, chunks=chunks)
@@ -88,7 +88,7 @@ def test_routes_come_near_the_best_ones(topology: Topology, chunks: int | None) 
     assert routes.algbw_GBps >= (0.9 if chunks is None else 0.5) * most
 
 
-@examples(25)
+@examples(15)
 @given(drawn, st.booleans(), st.sampled_from(["msccl", "hpds"]), st.sampled_from([1, 2]))
 def test_programs_along_routes_are_proven(
     topology: Topology, in_place: bool, schedule: str, chunks: int

@@ -41,7 +41,7 @@ def relayed() -> Topology:
 
 
 @given(switched_topologies(), st.integers(0, 3), st.booleans())
-@examples(25)
+@examples(15)
 def test_switched_trees_are_right(plain: Topology, lost: int, in_place: bool) -> None:
     """Each tree has a head in every node, the links carry what the simulator counts, and the sums
     are proven, through switches and without."""

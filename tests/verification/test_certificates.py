@@ -78,14 +78,14 @@ def proven(plan: Plan) -> bool:
     return True
 
 
-@examples(60)
+@examples(30)
 @given(random_programs(), random_options())
 def test_what_is_proven_is_accepted(random: RandomProgram, options: dict[str, Any]) -> None:
     plan = sley.compile(random.program, **options)
     assert refusal(plan, forged(plan)) == ""
 
 
-@examples(60)
+@examples(30)
 @given(random_programs(), random_options(), st.sampled_from([k for k, _ in KINDS]), st.data())
 def test_a_mutant_is_accepted_only_if_it_is_proven(
     random: RandomProgram, options: dict[str, Any], kind: Mutator, data: st.DataObject
@@ -111,7 +111,7 @@ CERTIFIED = [
 JUNK = (None, True, -1, 0, 1, 7, 10**30, 0.5, float("nan"), "1", [], [0], {}, [0, -1, 0])
 
 
-@examples(100)
+@examples(60)
 @given(st.sampled_from(CERTIFIED), st.data())
 def test_a_damaged_certificate_is_accepted_only_if_it_shows_as_much(
     plan: Plan, data: st.DataObject

@@ -292,7 +292,7 @@ def offsets(draw: st.DrawFn) -> list[Condition]:
 
 
 @given(found=offsets(), name=st.sampled_from(sorted(SHIFTED)), in_place=st.booleans())
-@examples(40)
+@examples(24)
 def test_offsets_are_found_that_no_call_has(found, name, in_place) -> None:
     roles = dict.fromkeys(SIZED[name].roles[:1], 2)
     c = SIZED[name].build(RANKS, chunks=1, in_place=in_place, **roles)

@@ -77,7 +77,7 @@ def unordered(plan: sley.Plan, pairs: list[Pair]) -> set[Pair]:
     return found
 
 
-@examples(40)
+@examples(20)
 @given(plans())
 def test_all_that_conflicts_is_ordered_and_nothing_hangs(plan: sley.Plan) -> None:
     waits = needed_waits(plan)
@@ -89,7 +89,7 @@ def test_all_that_conflicts_is_ordered_and_nothing_hangs(plan: sley.Plan) -> Non
         sley.verify(more, slots)
 
 
-@examples(16)
+@examples(10)
 @given(plans())
 def test_no_wait_is_added_without_need(plan: sley.Plan) -> None:
     """Each added wait is of a pair that nothing orders that comes before it."""

@@ -55,7 +55,7 @@ def test_a_hang_that_no_slots_end_says_so() -> None:
     assert caught.value.diagnostics[0].notes[-1] == "the plan hangs with any number of slots"
 
 
-@examples(20)
+@examples(12)
 @given(random_programs(max_operations=20), st.sampled_from(["msccl", "hpds"]), st.booleans())
 def test_a_hang_names_the_least_number_of_slots_that_ends_it(
     random: RandomProgram, schedule: str, per_chunk: bool
@@ -73,7 +73,7 @@ def test_a_hang_names_the_least_number_of_slots_that_ends_it(
             sley.verify(plan, slots=enough - 1, per_chunk=per_chunk)
 
 
-@examples(23)
+@examples(14)
 @given(
     random_programs(max_operations=20),
     st.sampled_from(["connection", "instance"]),

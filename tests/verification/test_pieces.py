@@ -100,7 +100,7 @@ def test_a_chain_that_fills_its_slots_is_not_fused_if_each_chunk_takes_one() -> 
         assert wrong_engines(plan, Random(count), 30) == []
 
 
-@examples(30)
+@examples(18)
 @given(returning_programs(), st.sampled_from(SCHEDULES), st.sampled_from([2, 8]), st.booleans())
 def test_random_programs_are_right_in_all_pieces(
     random: RandomProgram, schedule: Schedule, slots: int, per_chunk: bool
@@ -113,7 +113,7 @@ def test_random_programs_are_right_in_all_pieces(
             assert is_right(plan, unit, together, slots, number, 10)
 
 
-@examples(30)
+@examples(18)
 @given(returning_programs(), st.sampled_from(SCHEDULES))
 def test_what_is_proven_without_a_wait_is_right_in_all_pieces(
     random: RandomProgram, schedule: Schedule

@@ -65,7 +65,7 @@ def of_plan(plan: sley.Plan) -> Scales | None:
         return None
 
 
-@examples(60)
+@examples(30)
 @given(random_programs())
 def test_every_input_is_multiplied_once(random: RandomProgram) -> None:
     plan = sley.compile(random.program)
@@ -75,7 +75,7 @@ def test_every_input_is_multiplied_once(random: RandomProgram) -> None:
         assert proven(plan, scales)
 
 
-@examples(60)
+@examples(30)
 @given(random_programs(), st.data())
 def test_the_proof_refuses_what_is_not_multiplied_once(
     random: RandomProgram, data: st.DataObject

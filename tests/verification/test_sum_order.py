@@ -45,7 +45,7 @@ def is_right(plan: sley.Plan) -> bool:
     return [spelled(order.trees, tree) for tree in order.tree.tolist()] == executed(plan, order)
 
 
-@examples(80)
+@examples(40)
 @given(random_programs())
 def test_the_order_is_that_of_an_execution(random: RandomProgram) -> None:
     assert is_right(sley.compile(random.program))

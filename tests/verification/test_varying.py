@@ -20,7 +20,7 @@ from sley.ir.words import Op
 from support.generators.examples import examples
 from support.generators.random_options import random_options
 from support.generators.varying_programs import varying_programs
-from support.inputs.algorithm_cases import cases_in_a_place, in_turn, label
+from support.inputs.algorithm_cases import cases_in_a_place, few, in_turn, label
 from support.inputs.algorithm_cases import program as algorithm
 from support.inputs.one_sided_plans import Block
 from support.inputs.one_sided_plans import plan_of as one_sided_plan_of
@@ -224,7 +224,7 @@ LIBRARY = [name for name in CATALOG if not CATALOG[name].has_both_places]
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "instances"), in_turn([1, 2], cases_in_a_place(LIBRARY)), ids=label
+    ("name", "size", "instances"), few(in_turn([1, 2], cases_in_a_place(LIBRARY))), ids=label
 )
 def test_an_algorithm_of_the_library_runs_wrong_with_some_counts(
     name: str, size: dict[str, Any], instances: int
@@ -233,7 +233,7 @@ def test_an_algorithm_of_the_library_runs_wrong_with_some_counts(
     VaryingMachine.check_any(plan, Random(0))
 
 
-@examples(18)
+@examples(11)
 @given(varying_programs(), random_options(), st.integers(0, 2**32))
 def test_compiled_plans_run_right_with_any_counts(
     program: Program, options: dict[str, Any], seed: int
@@ -243,7 +243,7 @@ def test_compiled_plans_run_right_with_any_counts(
         VaryingMachine.check_any(plan, Random(seed))
 
 
-@examples(18)
+@examples(11)
 @given(varying_programs(), random_options(), st.integers(0, 2**32))
 def test_what_the_verifier_accepts_runs_right_with_any_counts(
     program: Program, options: dict[str, Any], seed: int

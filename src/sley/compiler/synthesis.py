@@ -55,13 +55,10 @@ COMPARED: Mapping[str, Any] = {
 Direct spares the copies into slots and out of them, for which trees wait at each rank. Powers of
 two alone leave up to half of a GPU's blocks unused, and so slow blocks' links."""
 
-TILES = (1.0, 0.25)
-"""The tiles to compare, as shares of the topology's, smaller ones with `OF_TILE`: a rank passes on
-a tile once it has all of it, so the links of tall trees, and of sums one after the other, idle for
-tiles at the begin and at the end."""
-
-OF_TILE = {"protocol": "Direct"}
-"""The protocol of smaller tiles: nearly always the fastest for so large calls."""
+TILES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+"""The tiles to compare, as shares of the topology's, each with `of_tile`, while they save time: a
+rank passes on a tile once it has all of it, so the links of tall trees, and of sums one after the
+other, idle for tiles at the begin and at the end."""
 
 _SAVED = 0.002
 """The share of the time that smaller tiles have to save, since they are a setting more."""
@@ -104,10 +101,7 @@ _MOST_MERGED = RESIDENT_BLOCKS * 5 // 4
 """The connections of a rank up to which that is tried: sharing more blocks costs too much."""
 
 _MOST_CONNECTIONS = 64
-"""The connections of a rank above which trees share channels."""
-
-_FEW_CHANNELS = (1, 2)
-"""The numbers of channels that are compared then."""
+"""The connections of a rank above which trees only share channels."""
 
 _SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The average chunks of a root that are tried where roots have different shares."""
@@ -266,17 +260,22 @@ class Synthesis(Value):
         return _algorithm(self.collective).function(**arguments, in_place=in_place)
 
     def compared_programs(self, *, in_place: bool) -> list[Program]:
-        """The programs that are compared: one, or where trees with common edges would have too many
-        connections, with few channels; both where these may fit, as passing data on takes a block
-        for two connections."""
+        """The programs that are compared: trees with common edges on channels of their own, unless
+        they would have too many connections, and all on one, as more instances of fewer
+        connections may fill links better; on two where own ones may not fit, though passing data
+        on takes a block for two connections."""
         # With switches a block announces data to many.
         if self.collective == _ROUTED or self.switched:
             return [self.program(in_place=in_place)]
         most = _MOST_MERGED if self.is_even else _MOST_CONNECTIONS
         own = self.topology.ranks <= MOST_RANKS and self.connections <= most
-        shared = not own or self.connections > RESIDENT_BLOCKS
-        numbers: list[int | None] = [None] * own + [*_FEW_CHANNELS] * shared
-        return [self.program(in_place=in_place, channels=number) for number in numbers]
+        few = not own or self.connections > RESIDENT_BLOCKS
+        made = list[Program]()
+        for number in [*[None] * own, 1, *[2] * few]:
+            program = self.program(in_place=in_place, channels=number)
+            if all(program.transfers != one.transfers for one in made):
+                made.append(program)
+        return made
 
 
 @without_inner_frames
@@ -398,6 +397,7 @@ def fastest(
     many = topology.ranks > MOST_DIRECT and collective == _ROUTED
     found, left = list[tuple[Synthesis, Choice, float]](), 0
     for programs, options in _contests(_near(made, size), in_place, until):
+        before_us = float("inf")
         for tile in tiles:
             # Only what the loads of links leave a chance.
             least_us = min((choice.end.time_us for _, choice, _ in found), default=float("inf"))
@@ -405,15 +405,25 @@ def fastest(
             cut = [(one, p) for one, p in near if tile == 1 or is_cut(p, size, topology, tile)]
             if not cut or (found and time.monotonic() >= until):
                 continue
-            of = {**options, **({} if tile == 1 else OF_TILE), **(_OF_MANY if many else {})}
-            of |= overrides
+            of = {**options, **of_tile(tile), **(_OF_MANY if many else {}), **overrides}
             left_s = None if limit_s is None else max(until - time.monotonic(), 0)
             made_of = [program for _, program in cut]
             choices = choose(made_of, size, tiled(topology, tile), limit_s=left_s, **of)
             choice, left = choices.at(size), left + choices.left
             found.append((next(one for one, p in cut if p is choice.program), choice, tile))
+            if choice.end.time_us > before_us:
+                break
+            before_us = choice.end.time_us
     best = min(found, key=lambda one: one[1].end.time_us * (1 if one[2] == 1 else 1 + _SAVED))
     return Fastest(made, *best, left)
+
+
+def of_tile(tile: float) -> Mapping[str, Any]:
+    """The options of plans with a tile, given as a share of the topology's: of smaller ones with
+    Direct, nearly always the fastest for so large calls, and as many slots as take no more memory.
+    """
+    slots = int(Protocol.DIRECT.slots / tile)
+    return {} if tile == 1 else {"protocol": "Direct", "slots": slots}
 
 
 def is_cut(program: Program, size: int, topology: Topology, tile: float) -> bool:
@@ -470,9 +480,10 @@ def _contests(
     whole, shared = list[tuple[Synthesis, Program]](), list[tuple[Synthesis, Program]]()
     for one in near:
         if not (whole or shared) or time.monotonic() < until:
-            programs = [(one, made) for made in one.compared_programs(in_place=in_place)]
+            first, *others = one.compared_programs(in_place=in_place)
             # Trees that share channels come last: they are slower most of the time.
-            (whole if len(programs) == 1 else shared).extend(programs)
+            whole.append((one, first))
+            shared.extend((one, other) for other in others)
     whole += shared
     for switched in (False, True):
         programs = [(one, p) for one, p in whole if one.switched is switched]

@@ -36,6 +36,7 @@ from sley.ir.collectives import (
 )
 from sley.ir.plan import Plan
 from sley.ir.words import LoopOrder, Op, ReduceOp
+from support.generators.sampling import sampled
 from support.inputs import small_plans
 from support.machines.meaning import BITWISE
 from support.processes.job_calls import call
@@ -158,11 +159,17 @@ def test_writes_outside_a_buffer_are_counted() -> None:
     assert checked.count_wrong() == 1
 
 
-@pytest.mark.parametrize("width", [1, 3, 100, 256, 1000])
 @pytest.mark.parametrize(
-    "dtype", ["float16", "bfloat16", "float32", "int8", "float8_e4m3fn", "float8_e5m2"]
+    ("dtype", "op", "width"),
+    sampled(
+        product(
+            ["float16", "bfloat16", "float32", "int8", "float8_e4m3fn", "float8_e5m2"],
+            [op for op in ReduceOp if op not in BITWISE],
+            [1, 3, 100, 256, 1000],
+        ),
+        lambda dtype, op, width: [(dtype, op), width],
+    ),
 )
-@pytest.mark.parametrize("op", [op for op in ReduceOp if op not in BITWISE])
 def test_the_pattern_is_exact_for_many_operands(dtype: str, op: ReduceOp, width: int) -> None:
     """Combined in either direction, with the type's own rounding, the result is the same."""
     kind = DATA_TYPES[dtype]

@@ -46,7 +46,7 @@ def gathered(store: Store, who: list[int], ranks: int, timeout_s: float = TIMEOU
     )
 
 
-@examples(16)
+@examples(10)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6))
 def test_everybody_gets_what_all_say(values: list[bytes]) -> None:
     store = LocalStore()

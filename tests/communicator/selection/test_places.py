@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from sley.ir.words import Op
 from sley.verification.direct import pulls
 from sley.verification.flagged import needed_waits
 from support.generators.examples import examples
-from support.generators.sampling import each_value
+from support.generators.sampling import sampled
 from support.inputs.small_plans import IN, OUT, SCRATCH, Hand
 from support.processes.call_cases import hosts_of
 
@@ -88,7 +89,13 @@ def test_plans_are_right_whichever_ranks_are_in_place(name: str, data: st.DataOb
         assert len(needed_waits(some)) == len(found.waits)
 
 
-@pytest.mark.parametrize(("kind", "one"), each_value(KINDS, (False, True)))
+@pytest.mark.parametrize(
+    ("kind", "one"),
+    sampled(
+        product(KINDS, (False, True)),
+        lambda kind, one: [(bool(CALLS[kind].roles), CALLS[kind].reduces), one],
+    ),
+)
 def test_every_size_of_a_call_has_a_plan_for_either_place(kind: str, one: bool) -> None:
     made = Plans(hosts_of(4), devices=DeviceLimits(is_one_device=one))
     table = made.table(kind, in_place=None, root=3 if CALLS[kind].roles else 0)

@@ -32,7 +32,7 @@ CHANNELS = 3
 
 
 @given(request=requests(), elements=st.integers(0, 40))
-@examples(24)
+@examples(14)
 def test_every_call_has_a_plan_that_does_what_it_asks(request: Request, elements: int) -> None:
     where = {"in_place": request.in_place, "root": request.root}
     ready = Plans(request.hosts, cache=False).find(request.kind, request.size_bytes, **where)

@@ -21,6 +21,7 @@ from sley.ir.orders import BALANCED, SameBits, wanted_order
 from sley.ir.sizes import SizeRange
 from sley.verification import SumOrder
 from support.generators.examples import examples
+from support.generators.sampling import each_value
 from support.inputs.policies import policy_of
 from support.processes.call_cases import hosts_of, some_hosts
 from support.processes.rank_threads import execute
@@ -40,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_place=st.booleans(),
     data=st.data(),
 )
-@examples(50)
+@examples(25)
 def test_all_plans_sum_in_one_order(
     hosts: Hosts, same_bits: SameBits, in_place: bool, data: st.DataObject
 ) -> None:
@@ -85,9 +86,14 @@ def own_sum(parts: Any) -> Any:
     return parts[0]
 
 
-@pytest.mark.parametrize("op", [sley.ReduceOp.SUM, sley.ReduceOp.AVG])
-@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "reduce"])
-@pytest.mark.parametrize("parts", [8, 12])
+@pytest.mark.parametrize(
+    ("parts", "kind", "op"),
+    each_value(
+        [8, 12],
+        ["all_reduce", "reduce_scatter", "reduce"],
+        [sley.ReduceOp.SUM, sley.ReduceOp.AVG],
+    ),
+)
 def test_any_number_of_ranks_that_share_parts_has_the_same_bits(
     parts: int, kind: str, op: sley.ReduceOp
 ) -> None:
@@ -146,8 +152,8 @@ def test_any_number_of_ranks_has_plans(hosts: Hosts) -> None:
     ("kind", "ranks", "same_bits"),
     [
         ("all_reduce", 4, BALANCED),
-        ("reduce_scatter", 3, True),
-        ("reduce_scatter", 4, BALANCED),
+        pytest.param("reduce_scatter", 3, True, marks=pytest.mark.slow),
+        pytest.param("reduce_scatter", 4, BALANCED, marks=pytest.mark.slow),
         ("reduce", 3, True),
     ],
 )

@@ -174,7 +174,7 @@ def unchanged(program: Program) -> Forwarded:
     return Forwarded(program, dependencies(program).operands)
 
 
-@examples(60)
+@examples(36)
 @given(random_programs(), st.integers(1, 2))
 def test_random_programs_keep_their_meaning(random: RandomProgram, instances: int) -> None:
     program = parallelize(random.program, instances)

@@ -79,7 +79,7 @@ def test_sends_too_wide_to_be_fused_cut_nothing() -> None:
     assert pieces(text, 3) == [(0, 0, 3), (3, 3, 1)]
 
 
-@examples(60)
+@examples(36)
 @given(random_programs(max_operations=16), st.integers(1, 2))
 def test_random_programs_keep_their_meaning(random: RandomProgram, instances: int) -> None:
     found = forward_copies(parallelize(random.program, instances))

@@ -34,7 +34,7 @@ from support.generators.random_programs import RandomProgram, random_programs
 from support.generators.random_transfers import RandomTransfers, random_transfers, random_trees
 
 
-@examples(23)
+@examples(14)
 @given(
     st.one_of(random_transfers(max_transfers=24), random_trees(), random_programs()),
     random_options(),
@@ -406,7 +406,7 @@ def test_blocks_by_hand_are_those_asked_for(asked: tuple[int, int], right: list[
 # Damage at random: what has no faults must still become a right plan.
 
 
-@examples(23)
+@examples(14)
 @given(random_programs(max_operations=12), st.sampled_from([1, 2]), st.booleans(), st.data())
 def test_a_damaged_stage_without_faults_makes_a_right_plan(
     random: RandomProgram, slots: int, per_chunk: bool, data: st.DataObject

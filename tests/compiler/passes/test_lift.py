@@ -150,7 +150,7 @@ def test_files_of_others_lift_to_a_transfer_for_each_message_and_local_operation
     assert (found.transfers.source != NONE).all()
 
 
-@examples(23)
+@examples(14)
 @given(random_programs(), st.sampled_from(OPTIONS))
 def test_lifted_random_programs_run_the_same(
     random: RandomProgram, options: dict[str, Any]
@@ -161,7 +161,7 @@ def test_lifted_random_programs_run_the_same(
     run(random, sley.compile(found, verify=False), 11)
 
 
-@examples(23)
+@examples(14)
 @given(st.integers(0, 2**32))
 def test_plans_that_send_early_and_receive_late_lift_to_right_programs(seed: int) -> None:
     lifted(random_plan(seed))

@@ -119,13 +119,13 @@ def check_sharing(program: Program, topology: sley.Topology | None) -> None:
     )
 
 
-@examples(23)
+@examples(14)
 @given(st.one_of(random_transfers(max_transfers=16), random_trees()), st.integers(1, 2))
 def test_transfers_share_what_the_topology_says(random: RandomTransfers, instances: int) -> None:
     check_sharing(parallelize(random.program, instances), random.topology)
 
 
-@examples(23)
+@examples(14)
 @given(random_programs(max_operations=16), st.data())
 def test_transfers_of_chunk_programs_share_what_the_topology_says(
     random: RandomProgram, data: st.DataObject

@@ -212,7 +212,7 @@ def test_a_message_wider_than_the_slots_goes_alone_and_is_received_at_once() -> 
     assert steps(low, 2) == "s0 s1 r0 s2 r1 r2"
 
 
-@examples(40)
+@examples(24)
 @given(
     st.one_of(random_transfers(max_transfers=24), random_trees(), random_programs()),
     st.sampled_from([1, 2, 3]),
@@ -286,7 +286,7 @@ def switch_program(seed: int) -> sley.Program:
     return sley.trace(collective, say, name="switches")
 
 
-@examples(40)
+@examples(24)
 @given(st.integers(0, 1 << 32), st.integers(1, 3))
 def test_groups_on_one_channel_never_wait_in_a_circle(seed: int, slots: int) -> None:
     assert len(sley.compile(switch_program(seed), slots=slots).instructions)

@@ -129,7 +129,7 @@ def test_no_wait_is_redundant_and_none_is_missing() -> None:
                 sley.verify(with_waits(plan, pairs[:k] + pairs[k + 1 :]))
 
 
-@examples(40)
+@examples(24)
 @given(random_programs(), st.sampled_from([1, 2, 8]), st.booleans())
 def test_no_race_is_left(random: RandomProgram, slots: int, fusion: bool) -> None:
     sley.compile(random.program, slots=slots, fusion=fusion)

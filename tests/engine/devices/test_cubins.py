@@ -103,20 +103,28 @@ def test_kernels_of_8_bit_floats_compile_with_and_without_conversions(
 
 
 @pytest.mark.parametrize(
-    ("protocol", "dtype"),
+    ("protocol", "dtype", "engine"),
     [
-        ("simple", "bfloat16"),
-        *(pytest.param(p, "float8_e5m2", marks=pytest.mark.slow) for p in ("simple", "ll128")),
+        ("simple", "bfloat16", Engine.GENERATED),
+        *(
+            pytest.param(*of, Engine.INTERPRETED, marks=pytest.mark.slow)
+            for of in (("simple", "bfloat16"), ("simple", "float8_e5m2"), ("ll128", "float8_e5m2"))
+        ),
     ],
 )
-def test_kernels_that_multiply_inputs_compile_without_spills(protocol: str, dtype: str) -> None:
+def test_kernels_that_multiply_inputs_compile_without_spills(
+    protocol: str, dtype: str, engine: Engine
+) -> None:
     """Of all, the interpreter with a type that is converted has the fewest registers left."""
-    check(with_waits(protocol), Engine.INTERPRETED, dtype, "sm_90", scales=True)
+    check(with_waits(protocol), engine, dtype, "sm_90", scales=True)
 
 
-def test_kernels_of_larger_blocks_compile_without_spills() -> None:
+@pytest.mark.parametrize(
+    "engine", [Engine.GENERATED, pytest.param(Engine.INTERPRETED, marks=pytest.mark.slow)]
+)
+def test_kernels_of_larger_blocks_compile_without_spills(engine: Engine) -> None:
     """640 threads leave 96 registers to each; more threads leave too few."""
-    check(with_waits("ll128"), Engine.INTERPRETED, "bfloat16", "sm_90", threads=640)
+    check(with_waits("ll128"), engine, "bfloat16", "sm_90", threads=640)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from sley.algorithms import build
 from sley.engine.devices import Engine
 from sley.ir.words import LoopOrder
 from support.devices.device_calls import executor, wrong
+from support.generators.sampling import each_value
 from support.inputs.algorithm_cases import SIZED, cases, label, program, sizes
 
 PROTOCOLS = list(sley.Protocol)
@@ -95,8 +96,7 @@ def test_every_size_is_right_in_both_engines(name: str, case: dict[str, Any]) ->
             check(sley.compile(program(name, case), protocol=protocol), engine)
 
 
-@ENGINES
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.name.lower())
+@pytest.mark.parametrize(("protocol", "engine"), each_value(PROTOCOLS, Engine))
 def test_hierarchical_mesh_is_right_at_task_level(protocol: sley.Protocol, engine: Engine) -> None:
     """HM AllReduce as ResCCL runs it: whole tasks, in blocks that serve several connections."""
     hm = build("hm-allreduce", nodes=2, gpus=4, nics=2, in_place=True)

@@ -12,6 +12,7 @@ import sley
 from sley.algorithms import build
 from sley.engine.devices import Engine, Executor
 from support.devices.device_calls import executor, small_slots, threads
+from support.generators.sampling import each_value
 
 RANKS, MOST, UNIT_BYTES = 3, 4099, 16
 DTYPES = {"Simple": "int16", "LL": "int8", "LL128": "int16", "Direct": "uint8"}
@@ -55,13 +56,11 @@ def check(name: str, in_place: bool, protocol: str, engine: Engine, counts: Iter
         assert (room == 77).all(), f"{count} elements: {written} were to be written"
 
 
-@pytest.mark.parametrize("engine", Engine, ids=lambda e: e.value)
-@pytest.mark.parametrize("protocol", DTYPES)
-@pytest.mark.parametrize(("name", "in_place"), PLANS)
+@pytest.mark.parametrize(("plan", "protocol", "engine"), each_value(PLANS, DTYPES, Engine))
 def test_odd_counts_at_odd_addresses_are_right(
-    name: str, in_place: bool, protocol: str, engine: Engine
+    plan: tuple[str, bool], protocol: str, engine: Engine
 ) -> None:
-    check(name, in_place, protocol, engine, sample())
+    check(*plan, protocol, engine, sample())
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def check(plan: sley.Plan) -> None:
         assert promised is None or got == Fraction(sum(promised), len(promised))
 
 
-@examples(40)
+@examples(24)
 @given(random_programs())
 def test_every_result_is_divided_once(random: RandomProgram) -> None:
     check(sley.compile(random.program))

@@ -91,7 +91,7 @@ def test_all_pairs_shares_code_among_ranks() -> None:
     assert len(set(counts.values())) == 1
 
 
-@examples(24)
+@examples(14)
 @given(random_programs(max_operations=24))
 def test_every_block_has_code(random: RandomProgram) -> None:
     plan = sley.compile(random.program)

@@ -21,6 +21,7 @@ from sley.ir.words import READS_SOURCE, RECEIVES, REDUCES, SENDS, WRITES_DESTINA
 from sley.verification.runs import MOST_ROWS
 from support.generators.examples import examples
 from support.generators.random_programs import RandomProgram, exchanges, random_programs
+from support.generators.sampling import each_value
 from support.inputs import small_plans
 from support.inputs.algorithm_cases import SIZED, places, sizes
 
@@ -159,7 +160,7 @@ def check(plan: sley.Plan) -> Operands:
     return found
 
 
-@examples(60)
+@examples(36)
 @given(
     st.one_of(random_programs(), exchanges(), exchanges()),
     st.sampled_from(["LL", "simple", "direct"]),
@@ -188,8 +189,9 @@ def test_a_run_does_what_its_instructions_do(
     )
 
 
-@pytest.mark.parametrize("protocol", ["LL", "direct"])
-@pytest.mark.parametrize("allocate", ["connection", "instance"])
+@pytest.mark.parametrize(
+    ("allocate", "protocol"), each_value(["connection", "instance"], ["LL", "direct"])
+)
 def test_runs_of_the_library_do_what_their_instructions_do(allocate: str, protocol: str) -> None:
     for name in SIZED:
         size = sizes(name)[min(2, len(sizes(name)) - 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -54,10 +55,14 @@ def test_more_waits_than_shared_memory_holds_are_refused(monkeypatch: pytest.Mon
     assert f"{MOST_WAITS + 1} waits" in str(caught.value)
 
 
-@pytest.mark.parametrize("engine", Engine)
 @pytest.mark.parametrize(
-    "waits",
-    [MOST_WAITS, *(pytest.param(waits, marks=pytest.mark.slow) for waits in (1, 256, 400))],
+    ("waits", "engine"),
+    [
+        (MOST_WAITS, Engine.GENERATED),
+        # To compile the interpreter takes ten seconds, and tests of packages do it.
+        pytest.param(MOST_WAITS, Engine.INTERPRETED, marks=pytest.mark.slow),
+        *(pytest.param(*of, marks=pytest.mark.slow) for of in product((1, 256, 400), Engine)),
+    ],
 )
 def test_what_is_not_refused_compiles(waits: int, engine: Engine) -> None:
     skip_without_nvrtc()

@@ -36,7 +36,7 @@ from support.generators.bound_graphs import cut_GBps, simple_ways, topologies, v
 from support.generators.examples import examples
 
 
-@examples(24)
+@examples(14)
 @given(topologies(), st.integers(0, 2**32), st.booleans())
 def test_min_cut_is_the_narrowest_of_all_cuts(topology: Topology, seed: int, into: bool) -> None:
     draw = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ def test_needs_count_the_chunks_of_each_rank() -> None:
     assert scatter.chunks.tolist() == [4, 4]
 
 
-@examples(60)
+@examples(36)
 @given(st.data())
 def test_entering_chunks_is_a_lower_bound_of_the_matrix_rank(data: st.DataObject) -> None:
     """The bound is at most the rank of the matrix of all parts needed from outside."""
@@ -114,7 +114,7 @@ def test_entering_chunks_is_a_lower_bound_of_the_matrix_rank(data: st.DataObject
         assert found == independent
 
 
-@examples(16)
+@examples(10)
 @given(st.integers(2, 200), st.integers(1, 12), st.integers(0, 2**32))
 def test_latency_pairs_are_all_owners_of_a_value_with_all_ranks_that_need_it(
     ranks: int, values: int, seed: int
@@ -232,7 +232,7 @@ def test_describe_gpus_names_nodes_and_ranges() -> None:
         assert describe_gpus(np.array(gpus), cluster) == words
 
 
-@examples(24)
+@examples(14)
 @given(topologies(), st.booleans(), st.integers(0, 2**32))
 def test_latency_is_the_longest_of_the_shortest_paths(
     topology: Topology, own: bool, seed: int

@@ -47,7 +47,7 @@ def ratio(collective: Collective, topology: Topology) -> float:
     return 1 / Bounds.of(collective, topology).algbw_GBps
 
 
-@examples(40)
+@examples(24)
 @given(topologies())
 def test_the_bound_of_allgather_is_the_worst_of_all_cuts(topology: Topology) -> None:
     n = topology.ranks
@@ -59,7 +59,7 @@ def test_the_bound_of_allgather_is_the_worst_of_all_cuts(topology: Topology) -> 
     assert turned == pytest.approx(worst, rel=1e-6)
 
 
-@examples(40)
+@examples(24)
 @given(topologies(), st.integers(0, 4))
 def test_the_bound_of_broadcast_is_the_narrowest_cut_around_the_root(
     topology: Topology, root: int
@@ -116,7 +116,7 @@ def time_over_all_paths(topology: Topology, demand: dict[tuple[int, int], float]
     return float(solved.fun)
 
 
-@examples(32)
+@examples(19)
 @given(topologies(most_gpus=4), st.sampled_from(["alltoall", "scatter", "gather", "next", "send"]))
 def test_the_bound_of_exchange_is_the_flow_over_all_paths(topology: Topology, name: str) -> None:
     n = topology.ranks
@@ -154,7 +154,7 @@ def hop_tree(topology: Topology, root: int, draw: np.random.Generator) -> list[l
     return tree
 
 
-@examples(24)
+@examples(14)
 @given(topologies(), st.integers(0, 2**32))
 def test_no_trees_of_copies_are_faster_than_the_bound(topology: Topology, seed: int) -> None:
     """Loads of random trees that all move data at the same time: AllGather with a tree for each
@@ -178,7 +178,7 @@ def test_no_trees_of_copies_are_faster_than_the_bound(topology: Topology, seed: 
     assert ratio(AllReduce(n), topology) <= both * (1 + 1e-9)
 
 
-@examples(24)
+@examples(14)
 @given(topologies(), st.integers(0, 2**32), st.integers(1, 2**30))
 def test_no_store_and_forward_tree_is_faster_than_the_bound(
     topology: Topology, seed: int, size: int
@@ -197,7 +197,7 @@ def test_no_store_and_forward_tree_is_faster_than_the_bound(
 STANDARD = (AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Gather, AllToNext)
 
 
-@examples(24)
+@examples(14)
 @given(topologies(), st.sampled_from(STANDARD), st.floats(0.1, 10))
 def test_more_capacity_never_lowers_the_bound_on_bandwidth(
     topology: Topology, collective: type, factor: float
@@ -233,7 +233,7 @@ def as_mixed(collective: Collective) -> Mixed:
     )
 
 
-@examples(24)
+@examples(14)
 @given(topologies(), st.sampled_from(STANDARD))
 def test_the_bound_of_mixed_needs_never_exceeds_that_of_their_kind(
     topology: Topology, collective: type

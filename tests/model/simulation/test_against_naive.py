@@ -18,7 +18,7 @@ def close(found: object, expected: object, scale: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=RELATIVE, atol=RELATIVE * scale + 1e-5)
 
 
-@examples(18, suppress_health_check=list(HealthCheck))
+@examples(11, suppress_health_check=list(HealthCheck))
 @given(calls())
 def test_both_simulators_agree(call: Call) -> None:
     found = call.simulated()

@@ -72,7 +72,7 @@ QUICK += [("resccl-4gpu", 2)]
 
 @pytest.mark.parametrize(
     "turn",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n % 5 > 0)) for n in range(len(QUICK))],
+    [pytest.param(n, marks=[pytest.mark.slow] * (n % 11 > 0)) for n in range(len(QUICK))],
     ids=lambda n: "-".join(map(str, QUICK[n])),
 )
 def test_no_simulation_is_faster_than_the_bound(turn: int) -> None:

@@ -26,7 +26,7 @@ from support.inputs.small_plans import IN, OUT, Hand
 NEAR_US = 1e-5
 ANOMALY = 0.12
 """How much Graham's anomalies may change a time in the wrong direction."""
-MANY = examples(20, suppress_health_check=list(HealthCheck))
+MANY = examples(15, suppress_health_check=list(HealthCheck))
 
 
 def as_bytes(value: object) -> bytes:

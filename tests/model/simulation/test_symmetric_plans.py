@@ -51,7 +51,7 @@ def spread(name: str, nodes: int, gpus: int, size: str, **options: object) -> fl
     return float((end.max() - end.min()) / end.max())
 
 
-@examples(18)
+@examples(11)
 @given(
     st.sampled_from(EVERYWHERE),
     st.integers(1, 4),

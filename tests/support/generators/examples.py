@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-USUAL = 25
+USUAL = 15
 """The number of examples in `make test`."""
 
 SLOW = 5000

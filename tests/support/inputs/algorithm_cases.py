@@ -100,13 +100,25 @@ def one_of_each(
     return found
 
 
-def few(cases: Iterable[Sequence[Any]]) -> list[Any]:
-    """The cases as parameters, slow but for every algorithm in every place, and every option with
-    every size. Cases: (name, arguments of `build`), with an option or without."""
+def few(cases: Iterable[Sequence[Any]], *, in_pairs: bool = False) -> list[Any]:
+    """The cases as parameters, slow but for every algorithm, size, place and option. Cases: (name,
+    arguments of `build`), with an option or without. in_pairs: every algorithm in every place, and
+    every option with every size."""
 
     def shows(name: str, arguments: dict[str, Any], option: object = None) -> Iterable[Hashable]:
-        size = {key: value for key, value in arguments.items() if key != "in_place"}
-        return (name, arguments.get("in_place")), (repr(size), repr(option))
+        size = repr({key: value for key, value in arguments.items() if key != "in_place"})
+        shown = (name, arguments.get("in_place")), (size, repr(option))
+        return shown if in_pairs else [(k, one) for k, pair in enumerate(shown) for one in pair]
+
+    return sampled(cases, shows)
+
+
+def of_each_collective(cases: Iterable[tuple[str, dict[str, Any], T]]) -> list[Any]:
+    """The cases (name, arguments of `build`, option) as parameters, slow but for every collective,
+    and every option with a root and without: for writers, which see no algorithms."""
+
+    def shows(name: str, _: dict[str, Any], option: object) -> Iterable[Hashable]:
+        return CATALOG[name].collective, ("root" in CATALOG[name].parameters, repr(option))
 
     return sampled(cases, shows)
 
