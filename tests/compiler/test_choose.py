@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley.compiler import comparison, pipeline
-from sley.compiler.candidates import candidates
+from sley.compiler.candidates import LEAST_BLOCKS, candidates
 from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row
@@ -493,16 +493,20 @@ def test_plans_that_share_blocks_are_left_out_only_where_they_would_not_be_chose
 ) -> None:
     program = sley.algorithms.hierarchical_allreduce(2, 4, in_place=True)
     tried = {"allocate": ["connection", "state"], "instances": [1, 8, 16], "channels": 1}
-    tables = []
-    for reach in (None, float("inf"), 0.0):
-        if reach is not None:
-            monkeypatch.setattr("sley.compiler.comparison._REACH", reach)
+
+    def table(reach: float, least_blocks: float) -> list[object]:
+        monkeypatch.setattr(comparison, "_REACH", reach)
+        monkeypatch.setattr("sley.compiler.candidates.LEAST_BLOCKS", least_blocks)
         found = sley.choose(
             program, SIZES, "2x4", schedule="msccl", most_blocks=most_blocks, **tried
         )
-        tables.append([(r.begin, r.end, r.options) for r in found.ranges])
-    assert tables[0] == tables[1], "none would have been chosen"
-    assert tables[0] != tables[2], "without any the choice would be another"
+        return [(r.begin, r.end, r.options) for r in found.ranges]
+
+    reach = comparison._REACH
+    expected = table(reach, LEAST_BLOCKS)
+    assert expected == table(float("inf"), 0.0), "none would have been chosen"
+    assert expected != table(0.0, LEAST_BLOCKS), "without any the choice would be another"
+    assert expected != table(reach, float("inf")), "nor with the first instance alone"
 
 
 @pytest.mark.parametrize(

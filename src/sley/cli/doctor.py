@@ -275,14 +275,14 @@ def _print_overview(where: Path, *, as_json: bool) -> None:
     ok = any(one.refusal is None and not one.problems for one in found)
     if as_json:
         print_json({"ok": ok, "runtimes": [one.to_json() for one in found]})
-        sys.exit(0 if ok else WRONG)
-    rows = [("runtime", "version", "files", "problems", "")]
-    for one in found:
-        read = len(one.reading.candidates)
-        counts = ("-", "-") if one.refusal else (str(read), str(len(one.problems)))
-        why = one.refusal.found.partition(": ")[2] if one.refusal else one.reading.no_start
-        rows.append((one.runtime.name, one.runtime.version, *counts, why))
-    echo("\n".join(table_lines(rows, (0, 1, 4))))
+    else:
+        rows = [("runtime", "version", "files", "problems", "")]
+        for one in found:
+            read = len(one.reading.candidates)
+            counts = ("-", "-") if one.refusal else (str(read), str(len(one.problems)))
+            why = one.refusal.found.partition(": ")[2] if one.refusal else one.reading.no_start
+            rows.append((one.runtime.name, one.runtime.version, *counts, why))
+        echo("\n".join(table_lines(rows, (0, 1, 4))))
     sys.exit(0 if ok else WRONG)
 
 

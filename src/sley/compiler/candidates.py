@@ -28,6 +28,10 @@ was lifted from, which is a candidate as it is, None without one."""
 
 _GIVEN = -1
 
+LEAST_BLOCKS = 0.9
+"""The share of the blocks of so many separate instances that a plan needs at least, though its
+instances may share blocks: on packaged machines it was 0.97 or more."""
+
 
 class Position(NamedTuple):
     """The position of a candidate in the search: the number of its contender, of the series of its
@@ -80,6 +84,7 @@ class CandidateCompiler:
         ]
         self.refused: SleyError | None = None
         self._plans = _Plans(topology)
+        self._blocks: dict[tuple[int, Options], int] = {}
         # All are for one collective, whose bounds don't depend on how finely a program cuts it.
         self.bounds = Bounds.of(contenders[0][0].collective, topology)
 
@@ -97,6 +102,8 @@ class CandidateCompiler:
     ) -> Iterator[Candidate]:
         """The candidates of a series that are wanted and that the target can run."""
         for number, options in enumerate(series.options):
+            if number > 0 and self._shares_too_many(series, options):
+                return
             if not wanted(options):
                 continue
             one = Candidate(self, Position(series.contender, series.number, number), options)
@@ -104,6 +111,20 @@ class CandidateCompiler:
                 yield one
             if one.plan.blocks_per_rank >= self.space.limit(options):
                 return  # more instances only need more blocks
+
+    def _shares_too_many(self, series: Series, options: Options) -> bool:
+        """Whether the plan will have more blocks than the limit although it shares them: by the
+        blocks of the series' first options, since instances run side by side."""
+        if not series.shares_blocks or options.max_blocks is not None:
+            return False
+        first = replace(series.options[0], protocol=None, channels=None)
+        key = series.contender, first
+        if key not in self._blocks:
+            program = self.contenders[series.contender][0]
+            plan = build(program, first, topology=self.topology, verify=False, simulates=False)
+            self._blocks[key] = plan.blocks_per_rank
+        blocks = self._blocks[key] * (options.instances or 1) / (first.instances or 1)
+        return blocks * LEAST_BLOCKS > self.space.limit(options)
 
     def can_run(self, plan: Plan) -> bool:
         """Whether the target, if there is one, can run a plan."""

@@ -85,20 +85,29 @@ def build(
     topology: Topology | None = None,
     verify: bool = True,
     phase: Phase = run_phase,
+    simulates: bool = True,
 ) -> Plan:
     """The plan for `program` with these options, whose schedule is not auto.
+
+    simulates: whether ways to share thread blocks are simulated; the plan has as many blocks
+    without, but may be slower.
 
     Errors: C3xx for a program or options that can't be compiled, V2xx if `verify` refuses the plan.
     """
     # Results of passes are as large as the plan, and go before the proof needs room for its own.
-    plan = _run_passes(program, options, topology, phase)
+    plan = _run_passes(program, options, topology, phase, simulates=simulates)
     if verify:
         phase("verification", lambda: verify_plan(plan))
     return plan
 
 
 def _run_passes(
-    program: Program, options: Options, topology: Topology | None, phase: Phase
+    program: Program,
+    options: Options,
+    topology: Topology | None,
+    phase: Phase,
+    *,
+    simulates: bool,
 ) -> Plan:
     """`build` without the proof."""
     if options.switches is False:
@@ -125,7 +134,10 @@ def _run_passes(
     estimate = None
     if settings.estimates:
         allocated = phase(
-            Pass.ALLOCATE, lambda: _allocate(lowered, ordered, blocks, links, topology, settings)
+            Pass.ALLOCATE,
+            lambda: _allocate(
+                lowered, ordered, blocks, links, topology, settings, simulates=simulates
+            ),
         )
         ordered, blocks, estimate = allocated.order, allocated.blocks, allocated.estimate
     return phase(
@@ -252,6 +264,8 @@ def _allocate(
     links: Links,
     topology: Topology | None,
     settings: _CompileSettings,
+    *,
+    simulates: bool,
 ) -> Allocated:
     program = dag.chunks.program
     costs = HopCosts.of(program, topology, settings.protocol, per_chunk=settings.per_chunk)
@@ -279,7 +293,7 @@ def _allocate(
         estimator,
         settings.allocate,
         settings.max_blocks,
-        simulate,
+        simulate if simulates else None,
         None if settings.per_chunk else settings.slots,
     )
 

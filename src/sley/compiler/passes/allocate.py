@@ -168,13 +168,13 @@ def _by_state(dag: InstructionDag, draft: _Draft) -> Blocks:
     """
     order, (start, end) = draft.order, draft.activity
 
-    def merge_apart(blocks: Blocks, overlaps: Overlaps) -> Blocks:
+    def merge_apart(blocks: Blocks, overlaps: Overlaps, family: LongArray | None = None) -> Blocks:
         first = np.full(len(blocks.rank), np.inf)
         np.minimum.at(first, blocks.instruction_block, start)
-        return merge(blocks, overlaps.colours(first))
+        return merge(blocks, overlaps.colours(first, family))
 
     overlaps = Overlaps.of(order, draft.blocks, start, end)
-    paired = merge_apart(draft.blocks, overlaps.within(_peers(dag, order, draft.blocks)))
+    paired = merge_apart(draft.blocks, overlaps, _peers(dag, order, draft.blocks))
     ways = [
         merge_apart(paired, Overlaps.of(order, paired, start, end)),
         merge_apart(draft.blocks, overlaps),
@@ -246,8 +246,10 @@ def _fastest(
         # simulation changes makes no call slower. Larger calls, which take longer to simulate, need
         # not be simulated then.
         score = 0.0
-        for time_us, most_us in zip(simulate(order, blocks), most, strict=True):
-            score += float(np.log(time_us(most_us)))
+        for number, time_us in enumerate(simulate(order, blocks)):
+            # At the last size it has to take less than the fastest way leaves it.
+            left = np.exp(best - score) if number == len(most) - 1 else np.inf
+            score += float(np.log(time_us(min(most[number], left))))
             if score == np.inf:
                 break
         if score < best - 1e-9:

@@ -50,22 +50,12 @@ class Overlaps:
         )
         return cls(rank_block, offset, time_us)
 
-    def within(self, family: LongArray) -> Overlaps:
-        """The same, with infinite overlaps between blocks of different families.
-
-        family: (blocks,), the family of each."""
-        size = np.diff(self.rank_block)
-        rank = np.repeat(np.arange(len(size)), size**2)
-        one, two = np.divmod(np.arange(len(rank)) - self.offset[rank], size[rank])
-        low = self.rank_block[rank]
-        apart = family[low + one] != family[low + two]
-        return Overlaps(self.rank_block, self.offset, np.where(apart, np.inf, self.time_us))
-
-    def colours(self, first: FloatArray) -> IntArray:
+    def colours(self, first: FloatArray, family: LongArray | None = None) -> IntArray:
         """int32 (blocks,): colours of the blocks of each rank, different ones where two overlap;
         first come, first served.
 
-        first: float64 (blocks,), when each starts.
+        first: float64 (blocks,), when each starts. family: (blocks,), the family of each; blocks of
+        different families have different colours.
         """
         blocks = int(self.rank_block[-1])
         rank = np.repeat(np.arange(len(self.rank_block) - 1), np.diff(self.rank_block))
@@ -76,6 +66,7 @@ class Overlaps:
             np.lexsort((first, rank)),
             self.offset,
             self.time_us,
+            np.zeros(blocks, np.int64) if family is None else family,
             np.full(blocks + 1, NONE),
             colour,
         )
@@ -205,11 +196,12 @@ def _colour(
     by_start: LongArray,
     offset: LongArray,
     overlap: FloatArray,
+    family: LongArray,
     taken_for: LongArray,
     colour: IntArray,
 ) -> None:
     """Fills `colour`: each block, in the order `by_start`, gets the first colour that none of the
-    blocks has that it overlaps with.
+    blocks has that it overlaps with, or that are of another family.
 
     taken_for: (blocks + 1,), NONE at first: the last block for which each colour was taken.
     """
@@ -219,7 +211,9 @@ def _colour(
             own = by_start[place]
             row = offset[r] + (own - low) * (high - low) - low
             for other in range(low, high):
-                if colour[other] != NONE and overlap[row + other] > 0:
+                if colour[other] == NONE:
+                    continue
+                if overlap[row + other] > 0 or family[other] != family[own]:
                     taken_for[colour[other]] = own
             # Ends: there are fewer blocks before this one than colours.
             chosen = 0
@@ -248,12 +242,15 @@ def _merge_least(
         # Greedy, one pair at a time: the best partition into `least` sets is NP-hard, and one run
         # down to the least serves all larger limits.
         while remaining > least and remaining > 1:
-            # Merging only increases overlaps, so only a block whose partner was merged needs
-            # another.
+            # Merging only increases overlaps, so only a block that has lost its partner needs
+            # another, or that overlaps with it longer.
             for a in range(size):
                 if into[low + a] != NONE:
                     continue
-                if one != NONE and a != one and partner[low + a] not in (one, two):
+                has_partner = one != NONE and a != one and partner[low + a] != two
+                # The merged block overlaps longer by what the other one's row still has.
+                longer = partner[low + a] == one and overlap[base + a * size + two] > 0
+                if has_partner and not longer:
                     continue
                 best = NONE
                 for b in range(size):
