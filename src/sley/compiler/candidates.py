@@ -29,8 +29,8 @@ was lifted from, which is a candidate as it is, None without one."""
 _GIVEN = -1
 
 LEAST_BLOCKS = 0.9
-"""The share of the blocks of so many separate instances that a plan needs at least, though its
-instances may share blocks: on packaged machines it was 0.97 or more."""
+"""The least blocks of a plan, as a share of the blocks that its instances need separately: sharing
+blocks with one another saved instances at most 3 % on packaged machines."""
 
 
 class Position(NamedTuple):

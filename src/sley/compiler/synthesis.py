@@ -56,8 +56,8 @@ Direct spares the copies into slots and out of them, for which trees wait at eac
 two alone leave up to half of a GPU's blocks unused, and so slow blocks' links."""
 
 TILES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""The tiles to compare, as shares of the topology's, each with `of_tile`, while they save time: a
-rank passes on a tile once it has all of it, so the links of tall trees, and of sums one after the
+"""The tiles to compare, as shares of the topology's, each with `of_tile`, until two in a row lose:
+a rank passes on a tile once it has all of it, so the links of tall trees, and of sums one after the
 other, idle for tiles at the begin and at the end."""
 
 _SAVED = 0.002

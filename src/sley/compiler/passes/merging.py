@@ -248,7 +248,7 @@ def _merge_least(
                 if into[low + a] != NONE:
                     continue
                 has_partner = one != NONE and a != one and partner[low + a] != two
-                # The merged block overlaps longer by what the other one's row still has.
+                # Merging `two` added its overlap with this block, which its own row still has.
                 longer = partner[low + a] == one and overlap[base + a * size + two] > 0
                 if has_partner and not longer:
                     continue
