@@ -52,7 +52,6 @@ def library_us(calls: Sequence[Any], name: str, most_blocks: int) -> float:
 def main() -> None:
     import sley
     from sley import topologies
-    from sley.report.limit import RESIDENT_BLOCKS
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("topology", nargs="*")
@@ -62,7 +61,8 @@ def main() -> None:
     form = "{:<13}{:>7}  {:<44}" + "{:>10}" * 5
     print(form.format("topology", "tensor", "calls", "library", "apart", "together", "best", "s"))
     for name in given.topology or ("ndv4:2", "dgx-h100:2", "dgx-h100:4", "mi250x:2"):
-        ranks = topologies.find(name).ranks
+        cluster = topologies.find(name)
+        ranks, most = cluster.ranks, int(cluster.model.multiprocessors)
         for tensor in given.tensor:
             grid = topologies.grid_groups(ranks, {"tp": tensor, "dp": ranks // tensor})
             for of_tp, tp_size, of_dp, dp_size in CALLS:
@@ -74,7 +74,7 @@ def main() -> None:
                 found = sley.plan_groups(calls, name, in_place=True)
                 seconds = time.process_time() - start
                 times = [
-                    library_us(calls, name, RESIDENT_BLOCKS // len(calls)),
+                    library_us(calls, name, most // len(calls)),
                     *(found.apart_us.max(), found.time_us.max(), found.bound_us),
                 ]
                 text = f"{of_tp} {tp_size}, {of_dp} {dp_size}"

@@ -228,6 +228,9 @@ def test_more_blocks_than_fit_on_a_gpu_are_left_out() -> None:
     crowding: dict[str, Any] = {"schedule": "hpds", "protocol": "Simple", "channels": 1}
     choice = sley.choose(ALL_PAIRS, "256K", NDV4, **crowding).ranges[0]
     assert 56 <= choice.plan.blocks_per_rank <= 108
+    small = replace(NDV4.model, multiprocessors=50)
+    choice = sley.choose(ALL_PAIRS, "256K", NDV4, model=small, **crowding).ranges[0]
+    assert choice.plan.blocks_per_rank <= 50
     # The least that this one takes is 14 for each instance; so much has to be enough.
     crowded = sley.choose(ALL_PAIRS, "256K", NDV4, instances=[16], **crowding).ranges[0]
     assert crowded.plan.blocks_per_rank > 108

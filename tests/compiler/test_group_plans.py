@@ -6,8 +6,8 @@ import pytest
 
 import sley
 from sley import GroupCall, SleyError, topologies
+from sley.ir.cost_model import CostModel
 from sley.model.simulation import GroupRun, simulate_at_once
-from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import grid_groups
 
 
@@ -48,7 +48,7 @@ def test_layers_of_groups_share_links_and_blocks() -> None:
         max(p.blocks_per_rank for p, c in zip(found.plans, found.call, strict=True) if c == k)
         for k in range(2)
     ]
-    assert sum(most) <= RESIDENT_BLOCKS
+    assert sum(most) <= CostModel().multiprocessors
     alone = [sley.plan_groups([call], "2x2", in_place=True) for call in calls]
     assert found.bound_us >= max(one.bound_us for one in alone)
     for one in alone:

@@ -24,7 +24,6 @@ from sley.model.bounds import Bounds
 from sley.model.bounds.network import CapacityGraph
 from sley.model.bounds.packing import packed_GBps
 from sley.model.simulation import simulate
-from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import Forest, find_routes, least_height, match_forest, pack_forest
 from sley.topologies.rates import RankPairs, tree_rates
 from support.generators.examples import examples
@@ -714,21 +713,24 @@ def test_more_instances_of_trees_that_share_a_channel_fill_links() -> None:
 
 def test_as_many_blocks_are_used_as_links_need() -> None:
     """With slow blocks, 3 and 6 instances fit where 4 and 8 don't, and 2 and 4 fill no link."""
-    options = {"chunks": 1, "in_place": True, "schedule": "msccl"}
+    options, topology = (
+        {"chunks": 1, "in_place": True, "schedule": "msccl"},
+        topologies.find("resccl"),
+    )
     for collective, least in (("allgather", 0.98), ("allreduce", 0.84)):
-        found = fastest(collective, topologies.find("resccl"), 1 << 30, **options)
+        found = fastest(collective, topology, 1 << 30, **options)
         assert found.choice.end.of_bound > least
-        assert found.choice.plan.blocks_per_rank <= RESIDENT_BLOCKS
+        assert found.choice.plan.blocks_per_rank <= topology.model.multiprocessors
 
 
 def test_even_trees_with_more_connections_than_blocks_may_fit() -> None:
     topology = topologies.mi250x()
     made = Synthesis.of("allreduce", topology, chunks=2).even
     own, *shared = made.compared_programs(in_place=True)
-    assert made.connections > RESIDENT_BLOCKS
+    assert made.crowding > 1
     options = {"topology": topology, "protocol": "Direct", "verify": False}
     plan, *others = (sley.compile(program, **options) for program in (own, *shared))
-    assert plan.blocks_per_rank <= RESIDENT_BLOCKS
+    assert plan.blocks_per_rank <= topology.model.multiprocessors
     share, *less = (sley.simulate(one, "1G").of_bound for one in (plan, *others))
     assert share > max(0.8, *less)
 

@@ -109,8 +109,14 @@ class CandidateCompiler:
             one = Candidate(self, Position(series.contender, series.number, number), options)
             if self.can_run(one.plan):
                 yield one
-            if one.plan.blocks_per_rank >= self.space.limit(options):
+            if one.plan.blocks_per_rank >= self.limit(options):
                 return  # more instances only need more blocks
+
+    def limit(self, options: Options) -> int:
+        """The most thread blocks of a rank."""
+        most = self.space.most_blocks
+        held = int(self.topology.model.multiprocessors) if most is None else most
+        return options.max_blocks or held
 
     def _shares_too_many(self, series: Series, options: Options) -> bool:
         """Whether the plan will have more blocks than the limit although it shares them: by the
@@ -124,7 +130,7 @@ class CandidateCompiler:
             plan = build(program, first, topology=self.topology, verify=False, simulates=False)
             self._blocks[key] = plan.blocks_per_rank
         blocks = self._blocks[key] * (options.instances or 1) / (first.instances or 1)
-        return blocks * LEAST_BLOCKS > self.space.limit(options)
+        return blocks * LEAST_BLOCKS > self.limit(options)
 
     def can_run(self, plan: Plan) -> bool:
         """Whether the target, if there is one, can run a plan."""
@@ -215,7 +221,7 @@ def candidates(
     # Where no plan is within the limit, those with the fewest blocks are left, so there is always
     # one.
     return [
-        one for one in found if one.plan.blocks_per_rank <= max(space.limit(one.options), fewest)
+        one for one in found if one.plan.blocks_per_rank <= max(compiler.limit(one.options), fewest)
     ]
 
 

@@ -175,7 +175,7 @@ class Choices:
         if self.left:
             head.append(f"# the time was over: {counted(self.left, 'combination')} not compared")
         most = max(choice.plan.blocks_per_rank for choice in self.ranges)
-        if remark := blocks_text(most):
+        if remark := blocks_text(most, self.topology.model):
             head.append(f"# up to {most} blocks on a rank: {remark}; max_blocks limits them")
         return Text("\n".join([*head, *table_lines(rows, _LEFT), *self._runtimes()]))
 

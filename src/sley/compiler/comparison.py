@@ -203,7 +203,7 @@ class CandidateComparison:
         """The task of series of one contender."""
         apart: dict[Options, _Times] = {}
         if series[0].shares_blocks:
-            distinct, limit = self._distinct(), self._compiler.space.limit
+            distinct, limit = self._distinct(), self._compiler.limit
             apart = {
                 one.options: distinct[one.key].times_us
                 for one in self._compared
@@ -225,7 +225,7 @@ class CandidateComparison:
     def _close(self) -> None:
         """Fills `candidates` and `times_us`. Errors: as of the simulator."""
         distinct = self._distinct()
-        limit = self._compiler.space.limit
+        limit = self._compiler.limit
         kept = [one for one in distinct.values() if one.blocks <= limit(one.options)]
         fewest = min(one.blocks for one in distinct.values())
         for one in distinct.values() if not kept else ():
@@ -349,7 +349,7 @@ def _compare(
     """Simulates candidates, of equal ones the first. Updates `fastest` and `known`. Returns what is
     compared, and how many candidates a size lacks since the time was over."""
     between, sizes = _between(sorted(fastest)), sorted(fastest)
-    limit = compiler.space.limit
+    limit = compiler.limit
     all_timed, fit, keys = list[_Timed](), list[_Timed](), list[bytes]()
     for one in made:
         keys.append(key := digest(one.plan))

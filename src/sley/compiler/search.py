@@ -29,7 +29,6 @@ from sley.ir.sizes import checked_sizes
 from sley.ir.sources import place_to_mend
 from sley.ir.topology import Topology
 from sley.ir.words import is_real
-from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import topology_of
 from sley.verification import verify
 
@@ -63,7 +62,7 @@ def choose(
     interpreter: bool | None = None,
     model: CostModel | None = None,
     target: str | Target | None = None,
-    most_blocks: int = RESIDENT_BLOCKS,
+    most_blocks: int | None = None,
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -91,7 +90,7 @@ def choose(
     target: a runtime that must be able to run the plans: for one that reads MSCCL XML they are
         tile-major and per_chunk, and they are within its limits.
     most_blocks: without max_blocks, plans with more thread blocks on a rank are left out; by
-        default the multiprocessors of an A100.
+        default the multiprocessors of the topology's cost model.
     limit_s: the search ends after so many seconds, or as soon as there is a plan after that, with
         the best that it has compared: `Choices.left` tells what is left.
     progress: called with the number of steps that are done, and of all steps, first with 0 done:

@@ -16,7 +16,6 @@ from sley.formats import FORMATS, Target
 from sley.ir.program import Program
 from sley.ir.tables import NONE
 from sley.ir.words import FIFO_PROTOCOLS, MAX_NUMBER, Allocation, LoopOrder, Protocol, Schedule
-from sley.report.limit import RESIDENT_BLOCKS
 
 INSTANCES = (1, 2, 4, 8, 16, 24)
 CHANNELS = (1, 2, 4)
@@ -36,13 +35,14 @@ class Space:
     tried: values of options, the simplest first. fixed: options of `SEARCHED` that it leaves open
     get the values that fit the program (`series`).
     target: the runtime that must be able to run the plans, or None.
-    most_blocks: of a rank, in plans that `max_blocks` doesn't limit.
+    most_blocks: of a rank, in plans that `max_blocks` doesn't limit; None for as many as a GPU has
+        multiprocessors.
     """
 
     tried: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     fixed: Options = field(default_factory=Options)
     target: Target | None = None
-    most_blocks: int = RESIDENT_BLOCKS
+    most_blocks: int | None = None
 
     @classmethod
     def of(
@@ -60,10 +60,6 @@ class Space:
         if target is not None:
             fixed = fixed.filled(FORMATS[target.suffix].needs)
         return cls({word: _values(word, lists[word]) for word in lists}, fixed, target)
-
-    def limit(self, options: Options) -> int:
-        """The most thread blocks of a rank."""
-        return options.max_blocks or self.most_blocks
 
     def series(self, program: Program) -> Iterator[list[Options]]:
         """The options to try for a program, the simplest first: series of ascending instances."""

@@ -19,7 +19,6 @@ from sley.ir.tables import NONE, FloatArray, Value
 from sley.ir.topology import Topology
 from sley.ir.words import Protocol
 from sley.model.nccl.choice import tiled
-from sley.report.limit import RESIDENT_BLOCKS
 from sley.topologies import (
     Forest,
     Routing,
@@ -97,8 +96,8 @@ _FAR = 3
 _MERGED = {"schedule": "hpds", "protocol": ["Simple", "Direct"], "instances": 1}
 """The options of trees with a few connections more than blocks fit on a GPU: some share a block."""
 
-_MOST_MERGED = RESIDENT_BLOCKS * 5 // 4
-"""The connections of a rank up to which that is tried: sharing more blocks costs too much."""
+_MOST_MERGED = 1.25
+"""The crowding up to which that is tried: sharing more blocks costs too much."""
 
 _MOST_CONNECTIONS = 64
 """The connections of a rank above which trees only share channels."""
@@ -232,6 +231,11 @@ class Synthesis(Value):
         return int(counts.max())
 
     @property
+    def crowding(self) -> float:
+        """The connections for each multiprocessor of a GPU."""
+        return self.connections / self.topology.model.multiprocessors
+
+    @property
     def is_even(self) -> bool:
         """Whether all parts are trees that carry one chunk."""
         return all(isinstance(p, Forest) and bool((p.weight == 1).all()) for p in self.parts)
@@ -267,9 +271,11 @@ class Synthesis(Value):
         # With switches a block announces data to many.
         if self.collective == _ROUTED or self.switched:
             return [self.program(in_place=in_place)]
-        most = _MOST_MERGED if self.is_even else _MOST_CONNECTIONS
-        own = self.topology.ranks <= MOST_RANKS and self.connections <= most
-        few = not own or self.connections > RESIDENT_BLOCKS
+        fit = (
+            self.crowding <= _MOST_MERGED if self.is_even else self.connections <= _MOST_CONNECTIONS
+        )
+        own = self.topology.ranks <= MOST_RANKS and fit
+        few = not own or self.crowding > 1
         made = list[Program]()
         for number in [*[None] * own, 1, *[2] * few]:
             program = self.program(in_place=in_place, channels=number)
@@ -455,7 +461,7 @@ def _tried(
     made = _front(every)
     by_bandwidth = sorted(every, key=lambda one: -one.algbw_GBps)
     for even in (one.even for one in by_bandwidth if not one.is_even and collective != _ROUTED):
-        if even.connections <= _MOST_MERGED:
+        if even.crowding <= _MOST_MERGED:
             made.append(even)
             break
     return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])
@@ -491,10 +497,11 @@ def _contests(
         if programs:
             yield programs, compared(programs[0][0].collective, switched=switched)
     most = max(near, key=lambda one: (one.algbw_GBps, one.is_even))
-    is_near = RESIDENT_BLOCKS < most.connections <= _MOST_MERGED
+    is_near = 1 < most.crowding <= _MOST_MERGED
     if is_near and not (most.switched or most.is_even) and time.monotonic() < until:
         program = most.program(in_place=in_place)
-        yield [(most, program)], {**COMPARED, **_MERGED, "max_blocks": RESIDENT_BLOCKS}
+        blocks = int(most.topology.model.multiprocessors)
+        yield [(most, program)], {**COMPARED, **_MERGED, "max_blocks": blocks}
     ordered = list[tuple[Synthesis, Program]]()
     for one in near:
         if one.sum_orders > 1 and time.monotonic() < until:

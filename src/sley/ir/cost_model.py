@@ -100,6 +100,8 @@ class CostModel:
     architecture: of the GPUs, as NCCL and RCCL write it in a machine's XML: ten times NVIDIA's
         compute capability (90 for H100s), or the number in AMD's gfx name (942 for MI300X, 910 for
         MI250X). It decides NCCL's choices.
+    multiprocessors: of a GPU (AMD: compute units). A rank has at most as many thread blocks: as
+        they wait for one another, all must be on the GPU at the same time.
     launch_us: time of a call before any data moves (NCCL 2.30's tuner, base latency of rings).
     launch_gpus: the number of a node's GPUs that one thread of the host launches, one after another
         (1: a process or a thread for each GPU; nccl-tests prints it as nGpus).
@@ -171,6 +173,7 @@ class CostModel:
     """
 
     architecture: float = _number(80, least=1, whole=True, most=9999, origin="A100")
+    multiprocessors: float = _number(108, least=1, whole=True, most=1e6, origin="A100")
     launch_us: ByProtocolOrNumber = _number(6.6, 14.0, 8.4, origin="NCCL's tuner")
     launch_gpus: float = _number(1, least=1, whole=True, most=1024, origin="a process a GPU")
     host_launch_us: float = _number(4.2, origin="measured, nccl-tests")

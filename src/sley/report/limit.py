@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sley.errors import counted
-from sley.ir.cost_model import MOST_GBPS, ByProtocol
+from sley.ir.cost_model import MOST_GBPS, ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.plan import Plan
 from sley.ir.tables import NONE, FloatArray, LongArray
@@ -26,10 +26,6 @@ from sley.report.analysis import LinkClass, link_classes
 
 AT_BOUND = 0.9
 """The share of the bound from which a remedy would gain little."""
-
-RESIDENT_BLOCKS = 108
-"""The thread blocks of a rank that an A100 holds, one on each multiprocessor: all of a plan's must
-be on the GPU at the same time, because they wait for one another. An H100 has 132."""
 
 NCCL_BLOCKS = 32
 """The most thread blocks of a GPU that NCCL uses: a channel is a block, and its search for rings
@@ -149,18 +145,19 @@ def _split(s: Simulation, inputs: LoopInputs) -> tuple[dict[Factor, float], Floa
     return times, alone_us, np.append(kind[on_links], wire_kind[wire > 0])
 
 
-def blocks_text(blocks: int) -> str:
+def blocks_text(blocks: int, model: CostModel) -> str:
     """What a number of thread blocks on a rank means for its GPU, if it is more than NCCL uses."""
+    held = f"{model.multiprocessors:g}"
     if blocks <= NCCL_BLOCKS:
         return ""
-    if blocks <= RESIDENT_BLOCKS:
+    if blocks <= model.multiprocessors:
         return (
-            f"NCCL uses at most {NCCL_BLOCKS}; each takes one of a GPU's multiprocessors "
-            f"({RESIDENT_BLOCKS} of an A100) from other kernels"
+            f"NCCL uses at most {NCCL_BLOCKS}; each takes one of a GPU's {held} multiprocessors "
+            "from other kernels"
         )
     return (
-        f"more than the {RESIDENT_BLOCKS} multiprocessors of an A100: a plan hangs unless all of "
-        "its blocks run at the same time"
+        f"more than a GPU's {held} multiprocessors: a plan hangs unless all of its blocks run at "
+        "the same time"
     )
 
 

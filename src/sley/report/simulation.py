@@ -143,7 +143,7 @@ def _block_lines(s: Simulation) -> list[str]:
     threads = threads_of(s.plan, s.topology, s.size_bytes)
     of = f", of {threads} threads" if threads else ""
     lines.append(_pair("blocks", f"{blocks}, at most {most} on a rank{of}"))
-    if remark := blocks_text(most):
+    if remark := blocks_text(most, s.model):
         lines.append(_pair("", remark))
     lines.append(_pair("alike", alike_text(s)))
     return lines
