@@ -129,6 +129,7 @@ def test_no_simulation_on_uneven_links_is_faster_than_the_bound(
         assert found.time_us >= found.bound.time_us, f"{size}: {found.bound.reason}"
         assert found.time_us >= simulator.least(found.size_bytes) * (1 - 1e-12)
         assert found.time_us >= smaller_us
+        for share in (0.5, 1 - 1e-9):
+            assert simulator.time_us(size, found.time_us * share) == float("inf")
         assert simulator.time_us(size, found.time_us) == found.time_us
-        assert simulator.time_us(size, found.time_us * (1 - 1e-9)) == float("inf")
         smaller_us = found.time_us

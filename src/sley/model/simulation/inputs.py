@@ -58,6 +58,10 @@ class Tiling:
         tiles = max(1, math.ceil(chunk_bytes / tile_bytes - 1e-9))
         return cls(tiles, tile_bytes, chunk_bytes - (tiles - 1) * tile_bytes)
 
+    def of_full(self, tiles: int) -> Tiling:
+        """So many tiles, all of them full."""
+        return Tiling(tiles, self.tile_bytes, self.tile_bytes)
+
     def on_wire(self, efficiency: float) -> Tiling:
         """The tiles as links carry them, with a protocol's flags."""
         return Tiling(self.tiles, self.tile_bytes / efficiency, self.last_bytes / efficiency)

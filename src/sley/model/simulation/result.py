@@ -144,6 +144,12 @@ class LinkLoad(Value):
     load_GBps: FloatArray  # noqa: N815 - a unit
 
 
+def extended_us(few_us: float, many_us: float, factor: float, least_us: float) -> float:
+    """The time of a run with more tiles, which take `factor` times as long as those that a run of
+    many has more than one of few, or as their least time."""
+    return many_us + factor * max(many_us - few_us, least_us)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation(Value):
     """A run of a plan under the cost model. Times count from the call; blocks start after its
@@ -185,16 +191,16 @@ class Simulation(Value):
     measured: bool = False
 
     def extended(
-        self, shorter: Simulation, factor: float, tiles: int, least_us: float
+        self, shorter: Simulation, factor: float, least_us: float, tiles: int
     ) -> Simulation:
         """This run with more tiles, `tiles` in all, which take `factor` times as long as those that
         it has more than a shorter run. least_us: the least time of these."""
-        slower = max(1.0, least_us / max(self.time_us - shorter.time_us, 1e-12))
+        time_us = extended_us(shorter.time_us, self.time_us, factor, least_us)
+        slower = (time_us - self.time_us) / max(self.time_us - shorter.time_us, 1e-12)
 
-        def longer(name: str, ours: Any, theirs: Any, times: float = factor * slower) -> Any:
+        def longer(name: str, ours: Any, theirs: Any, times: float = slower) -> Any:
             return getattr(ours, name) + times * (getattr(ours, name) - getattr(theirs, name))
 
-        time_us = longer("time_us", self, shorter)
         stretch = (time_us - self.launch_us) / max(self.time_us - self.launch_us, 1e-12)
         path, links = self.critical, self.links
         at = {

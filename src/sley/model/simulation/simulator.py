@@ -27,7 +27,14 @@ from sley.ir.words import MAX_NUMBER, is_integer
 from sley.model.bounds import Bounds
 from sley.model.simulation.inputs import LoopInputs, Tiling, choose_topology
 from sley.model.simulation.least import LeastTime
-from sley.model.simulation.result import BlockTimes, Cause, LinkLoad, Simulation, TileExecutions
+from sley.model.simulation.result import (
+    BlockTimes,
+    Cause,
+    LinkLoad,
+    Simulation,
+    TileExecutions,
+    extended_us,
+)
 
 if TYPE_CHECKING:
     from sley.model.simulation._event_loop import Result
@@ -85,6 +92,7 @@ class Simulator:
         self.inputs = LoopInputs.of(plan, self.topology, interpreter=self.interpreter)
         self.bounds = bounds or Bounds.of(plan.collective, self.topology)
         self._steady: dict[float, list[Simulation]] = {}
+        self._steady_us: dict[tuple[float, int], float] = {}
 
     def __call__(self, size: int | str) -> Simulation:
         """One call of this size, as nccl-tests counts it: a number of bytes, or a text such as
@@ -95,17 +103,19 @@ class Simulator:
             return self._run(size_bytes, cut)
         if cut.tile_bytes not in self._steady:
             self._steady[cut.tile_bytes] = [
-                self._run(size_bytes, Tiling(tiles, cut.tile_bytes, cut.tile_bytes))
-                for tiles in (STEADY, LONG)
+                self._run(size_bytes, cut.of_full(tiles)) for tiles in (STEADY, LONG)
             ]
         few, many = self._steady[cut.tile_bytes]
         many = replace(many, size_bytes=size_bytes, bound=self.bounds.at(size_bytes))
-        # LONG - STEADY tiles took many - few, and so do as many further ones. If what comes behind
-        # a slow link has become shorter meanwhile, that can't go on: not below the link's own time.
-        further = (cut.tiles - 1 + cut.last_bytes / cut.tile_bytes - LONG) / (LONG - STEADY)
-        c = self.plan.collective
-        more_bytes = (LONG - STEADY) * cut.tile_bytes * c.blocks * c.chunks
-        return many.extended(few, further, cut.tiles, self.least.us_per_byte * more_bytes)
+        return many.extended(few, *self._further(cut), cut.tiles)
+
+    def _further(self, cut: Tiling) -> tuple[float, float]:
+        """How many times as many tiles as LONG - STEADY follow LONG ones, and the least time of one
+        such number: if what comes behind a slow link has become shorter meanwhile, that can't go
+        on, not below the link's own time."""
+        c, more = self.plan.collective, LONG - STEADY
+        further = (cut.tiles - 1 + cut.last_bytes / cut.tile_bytes - LONG) / more
+        return further, self.least.us_per_byte * more * cut.tile_bytes * c.blocks * c.chunks
 
     @cached_property
     def least(self) -> LeastTime:
@@ -118,9 +128,31 @@ class Simulator:
         `until_us`: the simulation ends there. Errors: R512, S702, V203, S705."""
         size_bytes = checked_size(size)
         cut = Tiling.of(self.plan, self.topology.model, size_bytes)
-        if cut.tiles > LONG:  # its runs serve several sizes
-            time_us = self(size_bytes).time_us
-            return time_us if time_us <= until_us else math.inf
+        if self._keep or cut.tiles <= LONG:
+            return self._time_us(cut, until_us)
+        few_us = self._steady_time_us(cut, STEADY, until_us)
+        if few_us == math.inf:
+            return few_us
+        further, least_us = self._further(cut)
+        # If LONG tiles take longer, the tiles behind them end too late.
+        most_us = (until_us + further * few_us) / (1 + further) * (1 + 1e-9)
+        many_us = self._steady_time_us(cut, LONG, min(most_us, until_us))
+        if many_us == math.inf:
+            return many_us
+        time_us = extended_us(few_us, many_us, further, least_us)
+        return time_us if time_us <= until_us else math.inf
+
+    def _steady_time_us(self, cut: Tiling, tiles: int, until_us: float) -> float:
+        """The time of so many full tiles, which serves several sizes, or infinity."""
+        key = cut.tile_bytes, tiles
+        if key not in self._steady_us:
+            time_us = self._time_us(cut.of_full(tiles), until_us)
+            if time_us == math.inf:
+                return time_us
+            self._steady_us[key] = time_us
+        return self._steady_us[key]
+
+    def _time_us(self, cut: Tiling, until_us: float) -> float:
         found = self._loop(cut, until_us)
         return self._end_us(found) if found.is_whole else math.inf
 
