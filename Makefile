@@ -54,8 +54,9 @@ lint: $(VENV)/.dev ## check style and formatting
 	@$(BIN)/ruff format --quiet --check . || \
 		{ $(BIN)/ruff format --check . ; echo "To format: $(BIN)/ruff format ."; exit 1; }
 
-types: $(VENV)/.dev ## check the types
+types: $(VENV)/.dev ## check the types, also those of the code on pages
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python -m pytest --quiet -m "" tests/docs/test_types_of_pages.py
 
 imports: $(VENV)/.dev ## check which room imports which
 	@$(BIN)/lint-imports --no-logo

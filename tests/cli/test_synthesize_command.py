@@ -9,6 +9,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
+from sley.compiler import synthesis
+
+
+@pytest.fixture(autouse=True)
+def _few_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The options don't matter here, and all of them take seconds."""
+    few = {"schedule": "msccl", "protocol": ["Simple", "LL", "Direct"], "instances": [1, 4]}
+    monkeypatch.setattr(synthesis, "COMPARED", {**synthesis.COMPARED, **few})
 
 
 def sley(*arguments: object) -> Result:

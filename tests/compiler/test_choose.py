@@ -93,6 +93,16 @@ def test_no_two_neighbours_could_be_one_range_within_the_models_error(table: sle
         assert max(far) > MARGIN
 
 
+def test_a_range_ends_at_a_given_size_with_what_a_search_up_to_it_chooses() -> None:
+    options = {"instances": [1, 4, 16], "channels": 1, "protocol": "LL", "schedule": "msccl"}
+    whole = sley.choose(RING, ["4K", "8K", "64K"], NDV4, ends=[4 << 10], **options)
+    parts = [sley.choose(RING, sizes, NDV4, **options) for sizes in ("4K", ["8K", "64K"])]
+    chosen = [choice for part in parts for choice in part.ranges]
+    assert [one.options for one in whole.ranges] == [one.options for one in chosen]
+    assert [one.end for one in whole.ranges] == [one.end for one in chosen]
+    assert whole.ranges[1].begin.size_bytes == (4 << 10) + 1
+
+
 def test_borders_have_few_significant_bits(table: sley.Choices) -> None:
     for choice in table.ranges[1:]:
         size = choice.begin.size_bytes

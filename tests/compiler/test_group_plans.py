@@ -6,11 +6,19 @@ import pytest
 
 import sley
 from sley import GroupCall, SleyError, topologies
+from sley.compiler import group_plans
 from sley.ir.cost_model import CostModel
 from sley.model.simulation import GroupRun, simulate_at_once
 from sley.topologies import grid_groups
 
 
+@pytest.fixture
+def _few_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as these plans have; the page of `sley groups` shows the choice among all."""
+    monkeypatch.setattr(group_plans, "_INSTANCES", (1, 4))
+
+
+@pytest.mark.usefixtures("_few_instances")
 def test_groups_that_hinder_one_another_are_planned_together() -> None:
     cluster = topologies.mi250x()
     calls = [GroupCall("allgather", "64M", grid_groups(16, {"tp": 2, "dp": 8})["dp"])]
@@ -25,6 +33,7 @@ def test_groups_that_hinder_one_another_are_planned_together() -> None:
         assert program.name == "forest-allgather"
 
 
+@pytest.mark.usefixtures("_few_instances")
 def test_expert_groups_are_planned_beside_tensor_groups() -> None:
     cluster = topologies.mi250x()
     grid = grid_groups(16, {"tp": 4, "ep": 4})

@@ -1,5 +1,5 @@
 """Type checkers find no error in the code of README, pages and examples, as their readers' editors
-would."""
+would. `make types` runs this, not `make test`: like the check of sley itself it reads all of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 from support.checks.pages import blocks, committed
 
 ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.slow
 
 KNOWN = """\
 import sley

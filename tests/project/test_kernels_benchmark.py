@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ import pytest
 
 import sley
 from sley import Protocol
+from sley.errors.disk_cache import cached
+from support.devices.native_programs import compiler
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = (
@@ -31,6 +32,7 @@ NCCL = """
 #include <cstdlib>
 #include <functional>
 #include <vector>
+extern const int version, bias, windows;
 using Floats = const float*;
 static std::vector<std::function<void()>> calls;  // each fills the output of a rank
 static std::vector<Floats> sources, sent;
@@ -45,8 +47,8 @@ static int start(const void* from, void* to, size_t count, int type, int op, voi
     calls.push_back([=] { fill(targets[rank], rank, sources); });
     return 0;
 }
-static void sum(float* to, size_t at, size_t count, const std::vector<Floats>& all, float bias) {
-    std::vector<float> sums(count, bias);
+static void sum(float* to, size_t at, size_t count, const std::vector<Floats>& all, float more) {
+    std::vector<float> sums(count, more);
     for (Floats one : all)
         for (size_t i = 0; i < count; ++i) sums[i] += one[at + i];
     for (size_t i = 0; i < count; ++i) to[i] = sums[i];
@@ -55,7 +57,7 @@ static void copy(float* to, Floats from, size_t count) {
     for (size_t i = 0; i < count; ++i) to[i] = from[i];
 }
 extern "C" {
-int ncclGetVersion(int* version) { *version = VERSION; return 0; }
+int ncclGetVersion(int* version) { *version = ::version; return 0; }
 const char* ncclGetErrorString(int) { return "out of luck"; }
 const char* ncclGetLastError(void*) { return "at all"; }
 int ncclCommInitAll(void** comms, int ranks, const int* devices) {
@@ -69,7 +71,7 @@ int ncclCommInitAll(void** comms, int ranks, const int* devices) {
 int ncclMemAlloc(void** place, size_t size) { return !(*place = malloc(size)); }
 int ncclCommWindowRegister(void* comm, void* place, size_t size, void** window, int flags) {
     *window = place;
-    return flags == 1 && WINDOWS ? 0 : 5;
+    return flags == 1 && windows ? 0 : 5;
 }
 int ncclGroupStart() {
     for (auto* all : {&sources, &sent}) all->clear();
@@ -80,7 +82,7 @@ int ncclGroupStart() {
 int ncclAllReduce(const void* from, void* to, size_t n, int type, int op, void* comm, void*) {
     return start(from, to, n, type, op, comm, [=](float* out, int rank, auto& all) {
         if (rank) copy(out, targets[0], n);
-        else sum(out, 0, n, all, BIAS);
+        else sum(out, 0, n, all, bias);
     });
 }
 int ncclReduceScatter(const void* from, void* to, size_t n, int type, int op, void* comm, void*) {
@@ -140,17 +142,22 @@ def modules() -> Any:
         sys.path.remove(str(BENCHMARKS))
 
 
-def library(folder: Path, version: int = 23004, bias: int = 0, windows: int = 1) -> str:
+def library(version: int = 23004, bias: int = 0, windows: int = 1) -> str:
     """A library with NCCL's functions, which work on the host when a group ends. bias: of the sums
-    of an AllReduce. windows: whether memory can be registered."""
-    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    path = folder / "libnccl.so.2"
-    command = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)]
-    command += [f"-DVERSION={version}", f"-DBIAS={bias}", f"-DWINDOWS={windows}"]
-    subprocess.run(command, input=NCCL, text=True, check=True)
-    return str(path)
+    of an AllReduce. windows: whether memory can be registered. Its variants differ in a small file
+    alone."""
+    numbers = {"version": version, "bias": bias, "windows": windows}
+    text = "".join(f"extern const int {name} = {value};\n" for name, value in numbers.items())
+    return str(_compiled(text, ".so", "-shared", str(_compiled(NCCL, ".o", "-O0", "-c"))))
+
+
+def _compiled(text: str, suffix: str, *arguments: str) -> Path:
+    command = [compiler(), "-fPIC", "-x", "c++", "-", "-x", "none", *arguments]
+
+    def build(path: Path) -> None:
+        subprocess.run([*command, "-o", str(path)], input=text, text=True, check=True)
+
+    return cached([text, *command], suffix, build)
 
 
 def test_blocks_are_as_many_as_fit(modules: Any) -> None:
@@ -296,10 +303,10 @@ def test_wrong_results_are_found(kind: str, modules: Any) -> None:
 
 
 @pytest.mark.parametrize("windows", [False, True])
-def test_nccl_is_timed_in_a_process_of_its_own(windows: bool, modules: Any, tmp_path: Path) -> None:
+def test_nccl_is_timed_in_a_process_of_its_own(windows: bool, modules: Any) -> None:
     nccl = modules["kernels_nccl"]
     setting = nccl.Setting(3, 4, windows=windows)
-    peer = nccl.Peer.start(setting, library(tmp_path), ["--device", "threads"], 1 << 16)
+    peer = nccl.Peer.start(setting, library(), ["--device", "threads"], 1 << 16)
     try:
         assert peer.ready(), peer.failure
         assert peer.version == "2.30.4"
@@ -316,9 +323,9 @@ def test_nccl_is_timed_in_a_process_of_its_own(windows: bool, modules: Any, tmp_
     assert peer.process.returncode == 0
 
 
-def test_an_nccl_whose_process_is_gone_is_told(modules: Any, tmp_path: Path) -> None:
+def test_an_nccl_whose_process_is_gone_is_told(modules: Any) -> None:
     nccl, timing = modules["kernels_nccl"], modules["kernels_timing"]
-    peer = nccl.Peer.start(nccl.Setting(2, 4), library(tmp_path), ["--device", "threads"], 1 << 12)
+    peer = nccl.Peer.start(nccl.Setting(2, 4), library(), ["--device", "threads"], 1 << 12)
     try:
         assert peer.ready(), peer.failure
         peer.process.kill()
@@ -344,7 +351,7 @@ def test_what_a_library_can_not_do_is_told(
     made: Any, windows: bool, failure: str, modules: Any, tmp_path: Path
 ) -> None:
     nccl = modules["kernels_nccl"]
-    path = library(tmp_path, **made) if made else str(tmp_path / "none.so")
+    path = library(**made) if made else str(tmp_path / "none.so")
     setting = nccl.Setting(2, 4, windows=windows)
     peer = nccl.Peer.start(setting, path, ["--device", "threads"], 1 << 12)
     try:
@@ -388,7 +395,7 @@ def test_every_part_of_the_benchmark_runs_on_threads(
     monkeypatch.setattr(plans, "LEVELS", ())
     options = "--device threads --sizes 1K,4K --ranks 2 --blocks 1 --rounds 1 --quick"
     options += " --protocols SIMPLE --kinds all_reduce,all_to_all"
-    wrong = library(tmp_path, bias=1, windows=0)
+    wrong = library(bias=1, windows=0)
     done = kernels.main([*options.split(), "--nccl", wrong, "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out
     assert done == 0

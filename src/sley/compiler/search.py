@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -63,6 +63,7 @@ def choose(
     model: CostModel | None = None,
     target: str | Target | None = None,
     most_blocks: int | None = None,
+    ends: Collection[int] = (),
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -91,6 +92,7 @@ def choose(
         tile-major and per_chunk, and they are within its limits.
     most_blocks: without max_blocks, plans with more thread blocks on a rank are left out; by
         default the multiprocessors of the topology's cost model.
+    ends: compared sizes at which a range ends, whatever is chosen for larger ones.
     limit_s: the search ends after so many seconds, or as soon as there is a plan after that, with
         the best that it has compared: `Choices.left` tells what is left.
     progress: called with the number of steps that are done, and of all steps, first with 0 done:
@@ -138,7 +140,7 @@ def choose(
         topology=cluster,
         interpreter=interpreter,
         target=None if runtime is None else str(runtime),
-        ranges=tuple(search.choices(rows)),
+        ranges=tuple(search.choices(rows, ends)),
         candidates=len(comparison.candidates),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),
         left=left,
@@ -170,15 +172,17 @@ class _CandidateSearch:
     candidates: list[Candidate]
     simulations: int = 0
 
-    def choices(self, rows: Sequence[_Row]) -> Iterator[Choice]:
-        """The choices for ranges that cover the sizes of all rows. Errors: V2xx."""
-        groups = _groups(rows)
+    def choices(self, rows: Sequence[_Row], ends: Collection[int]) -> Iterator[Choice]:
+        """The choices for ranges that cover the sizes of all rows, and end at `ends`. Errors:
+        V2xx."""
+        groups = _groups(rows, ends)
         chosen = [self._choose_row(group) for group in groups]
         begins = [rows[0].size_bytes]
         for (group, one), (after, other) in pairwise(zip(groups, chosen, strict=True)):
-            begins.append(self._border(group[-1].size_bytes, after[0].size_bytes, one, other))
-        ends = [*(begin - 1 for begin in begins[1:]), rows[-1].size_bytes]
-        for row in zip(groups, chosen, begins, ends, strict=True):
+            last, first = group[-1].size_bytes, after[0].size_bytes
+            begins.append(last + 1 if last in ends else self._border(last, first, one, other))
+        lasts = [*(begin - 1 for begin in begins[1:]), rows[-1].size_bytes]
+        for row in zip(groups, chosen, begins, lasts, strict=True):
             yield self._choice(*row)
 
     def _choose_row(self, group: Sequence[_Row]) -> int:
@@ -251,14 +255,14 @@ class _CandidateSearch:
         )
 
 
-def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
+def _groups(rows: Sequence[_Row], ends: Collection[int]) -> list[list[_Row]]:
     """The fewest groups of neighbours in each of which one candidate is within MARGIN of the
-    fastest at every size."""
+    fastest at every size, and that end at `ends`."""
     groups: list[list[_Row]] = []
     common: set[int] = set()
     for row in rows:
         common &= set(near := row.slowness(MARGIN))
-        if common:
+        if common and groups[-1][-1].size_bytes not in ends:
             groups[-1].append(row)
         else:
             groups.append([row])

@@ -72,13 +72,12 @@ def cached(key_parts: Sequence[str | bytes], suffix: str, build: Callable[[Path]
     key = _key(key_parts)
 
     def content() -> bytes:
-        handle, name = tempfile.mkstemp(suffix, prefix="", dir=_own.folder())
-        os.close(handle)
-        try:
-            build(Path(name))
-            return Path(name).read_bytes()
-        finally:
-            _remove(Path(name))
+        # A folder for this file alone: a process that multiprocessing forked ends without the end
+        # at which `_own.folder()` would be deleted.
+        with tempfile.TemporaryDirectory(prefix="sley-") as own:
+            path = Path(own, f"made{suffix}")
+            build(path)
+            return path.read_bytes()
 
     path, data = _make(folder(), key, suffix, content)
     if path is None:

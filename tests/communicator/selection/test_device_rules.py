@@ -179,6 +179,7 @@ def test_a_search_is_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         return search(programs, *others, **more)
 
     monkeypatch.setattr("sley.compiler.choose", counting)
+    monkeypatch.setattr(device_rules, "_INSTANCES", (1,))  # fewer plans, in as many searches
 
     def table(**given: Any) -> list[str]:
         made = Plans(hosts_of(3), devices=DeviceLimits(**given)).table(
@@ -188,13 +189,13 @@ def test_a_search_is_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     first = table()
     assert Plans(hosts_of(3), devices=DeviceLimits()).find("barrier", 1).plan.protocol
-    assert searched == [*["reduce"] * 3, *["allreduce"] * 3]
+    assert searched == [*["reduce"] * 2, *["allreduce"] * 2]
     assert any(file.suffix == ".json" for file in folder.iterdir())
     device_rules._rows.cache_clear()  # as in another process
     assert table() == first
-    assert len(searched) == 6
+    assert len(searched) == 4
     table(max_blocks=8)
-    assert len(searched) == 9, "other limits may have other rows"
+    assert len(searched) == 6, "other limits may have other rows"
 
 
 def test_it_tells_what_came_next() -> None:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -63,6 +64,17 @@ def test_the_second_time_nothing_is_built(way: Way, folder: Path) -> None:
     assert by_bytes(builder) == by_file(builder) == b"machine code"
     assert builder.built == 1
     assert len(list(folder.iterdir())) == 1, "nothing else is left"
+
+
+def test_building_leaves_no_folder_in_a_process_that_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    child = os.fork()
+    if not child:  # as a process of multiprocessing, it ends without its interpreter's end
+        os._exit(by_file(Builder()) != b"machine code")
+    assert os.waitpid(child, 0)[1] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 @WAYS

@@ -60,6 +60,7 @@ _OPTIONS = {  # higher levels of optimisation take longer to compile than they s
     "thread": ("-Og", "-DSLEY_RELEASE_MAY_BREAK", "-Wno-tsan"),
     "address": (
         "-O0",
+        *("--param", "asan-instrumentation-with-call-threshold=0"),  # calls are compiled faster
         "-fsanitize=bool,bounds,enum,integer-divide-by-zero,shift,signed-integer-overflow",
     ),
     ALL_SANITIZERS: ("-Og",),

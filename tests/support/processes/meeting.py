@@ -101,6 +101,7 @@ def codes(outcomes: Sequence[Any]) -> list[str]:
 def descriptors() -> dict[str, str]:
     """The open descriptors of this process, after a garbage collection."""
     gc.collect()
+    gc.freeze()  # the next collection doesn't look again at all that other tests have left
     found = {}
     for link in Path("/proc/self/fd").iterdir():
         try:

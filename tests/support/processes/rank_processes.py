@@ -30,10 +30,11 @@ class End:
 
 @dataclass
 class Started:
-    """Running processes. pids: by rank."""
+    """Running processes. pids: by rank. folder: where they meet, removed at their ends."""
 
     processes: list[Any]
     pipes: list[Connection]
+    folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -62,6 +63,10 @@ class Started:
         for process in self.processes:
             process.join(0 if hanging else 5)
             process.kill()
+        if self.folder is not None:
+            for process in self.processes:
+                process.join()  # until then it could write there
+            self.folder.cleanup()
         assert not hanging, f"ranks {hanging} hang"
         return [end for end in ends if end is not None]
 
@@ -79,7 +84,7 @@ def start(
     """Starts `function(comm, *arguments)` on this number of ranks. enter: each process calls it
     first. join: makes what stands in the place of the communicator, from the folder, the rank, the
     number of ranks and the settings."""
-    folder = folder or tempfile.mkdtemp(prefix="sley-test-")
+    own = None if folder else tempfile.TemporaryDirectory(prefix="sley-test-")
     settings = settings or Settings(timeout_s=10, use_cache=False)
     processes, pipes = [], []
     for rank in range(ranks):
@@ -88,7 +93,7 @@ def start(
             target=_live,
             args=(
                 theirs,
-                folder,
+                own.name if own else folder,
                 rank,
                 ranks,
                 settings,
@@ -104,7 +109,7 @@ def start(
         theirs.close()
         processes.append(process)
         pipes.append(ours)
-    return Started(processes, pipes)
+    return Started(processes, pipes, own)
 
 
 def _communicator(folder: str, rank: int, ranks: int, settings: Settings) -> Communicator:

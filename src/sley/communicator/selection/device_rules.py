@@ -40,7 +40,8 @@ _SMALL_BYTES = 256 << 10
 """Size up to which LL is compared alone, in blocks that serve all peers: along rings it was the
 fastest protocol on an H100, and a block takes the words of all its peers at once."""
 
-_COMPARED = ((4 << 10,), (8 << 10, _SMALL_BYTES), (512 << 10, 256 << 20))
+_ALONE_BYTES = 4 << 10
+_COMPARED = ((_ALONE_BYTES, 8 << 10, _SMALL_BYTES), (512 << 10, 256 << 20))
 """The sizes at which plans are compared: 4 KB alone, since the plan of a range may take a little
 longer at its ends, as further blocks do there. Above 256 MB the choice is the one there."""
 
@@ -196,6 +197,7 @@ def _found(
             machine,
             interpreter=True,
             most_blocks=limits.max_blocks,
+            ends=[_ALONE_BYTES],
             protocol=[Protocol.LL] if is_small else limits.protocols,
             instances=[number for number in _INSTANCES if number <= most],
             channels=1,

@@ -296,12 +296,12 @@ def test_a_package_for_other_gpus_is_refused_if_it_must_be_right(
 
 
 def test_ranks_whose_blocks_do_not_fit_together_are_refused(fake: FakeDriver) -> None:
-    fake.set(multiprocessors=1, blocks_each=1)
+    fake.set(multiprocessors=2, blocks_each=1)
 
     def make() -> None:
-        opened([CudaDevice(0)] * 2)
+        opened([CudaDevice(0)] * 3)
 
-    assert "2 blocks of 2 ranks" in str(refused("K506", make))
+    assert "3 blocks of 3 ranks" in str(refused("K506", make))
 
 
 def test_more_ranks_than_queues_are_refused(fake: FakeDriver, device: CudaDevice) -> None:
