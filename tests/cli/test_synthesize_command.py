@@ -60,6 +60,21 @@ def test_a_program_is_not_written_as_another_kind_of_file(tmp_path: Path) -> Non
     result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", file)
     assert (result.exit_code, file.exists()) == (2, False)
     assert "trees.py" in result.stderr
+    result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", tmp_path / "none" / "x.py")
+    assert (result.exit_code, "F461" in result.stderr) == (2, True)
+
+
+def test_more_blocks_than_a_gpu_holds_are_noted(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text('name = "small"\nlike = "dgx1"\n[model]\nmultiprocessors = 2\n')
+    made = sley("synthesize", "allgather", "--topology", file, "--size", "1M")
+    groups = sley("groups", "0-7:allgather:1M", "--topology", file)
+    plan = ("ring-allreduce", "--topology", "ndv4", "--instances", "2")
+    one = sley("simulate", *plan, "--set", "multiprocessors=1")
+    assert "more than a GPU's 1 multiprocessors" in one.stderr
+    assert "note" not in sley("simulate", *plan).stderr
+    for result in (made, groups):
+        assert "more than a GPU's 2 multiprocessors" in result.stderr
 
 
 def test_a_picture_of_the_trees_is_written(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row
 from sley.compiler.space import Space
+from sley.ir.plan_table import read_table
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
@@ -284,8 +285,18 @@ def test_plans_for_a_target_are_written(tmp_path: Path) -> None:
         text = path.read_text()
         assert f'minBytes="{choice.begin.size_bytes}"' in text
         assert f'maxBytes="{choice.end.size_bytes}"' in text
+    assert "nodes" not in (tmp_path / "plans" / "plans.toml").read_text()
     # MSCCL++ finds a plan's resources by its name.
     assert [sley.load(path).name for path in paths] == [path.stem for path in paths]
+
+
+def test_a_table_of_plans_for_several_nodes_says_so(tmp_path: Path) -> None:
+    """A runtime asks for the ranks of a node; by default all are on one."""
+    program = sley.algorithms.ring_allreduce(16, in_place=True)
+    choices = sley.choose(program, "1M", sley.topologies.ndv4(2), **SMALL, target="mscclpp")
+    choices.save(tmp_path, target="mscclpp")
+    (row,) = read_table(tmp_path / "plans.toml").rows
+    assert row.recipe.arguments == {"nodes": 2, "gpus": 8}
 
 
 def test_a_target_that_can_run_nothing_says_why() -> None:
@@ -410,7 +421,10 @@ def test_a_search_goes_on_where_it_ended(
         end.write(
             "no JSON\n[]\n" + '{"series": 3}\n{"series": [0, 9], "plans": [[0, "", 1, []]]}\n'
         )
-        end.write('{"series": [0, 9], "plans": [[99, "00", 1, {}]]}\n')
+        times = [f'[[0, "00", 1, {{"1024": {time}}}]]' for time in ('"x"', "-1.0", "NaN", "null")]
+        others = ["{}", '[[0, "00", "x", {}]]', '[[0.0, "00", 1, {}]]', '[[99, "00", 1, {}]]']
+        for plans in times + others:
+            end.write(f'{{"series": [0, 9], "plans": {plans}}}\n')
         end.write('{"series": [0, 9], "plans": [[0, "00", 1, {"77": 0.1}]]}\n{"series": [0, 9')
     run = comparison._run
     monkeypatch.setattr(comparison, "_run", lambda *task: turns.append(task) or run(*task))
@@ -422,6 +436,16 @@ def test_a_search_goes_on_where_it_ended(
     assert file.read_text().startswith(before)
     sley.choose(programs, SIZES, NDV4, **SMALL)
     assert 0 < made < len(turns)
+
+
+def test_a_record_that_lost_a_line_leads_to_the_same_table(tmp_path: Path) -> None:
+    """Also if it was the only line with the times of a plan that several series have."""
+    file, few = tmp_path / "search", {"instances": [1, 2], "channels": 1, "protocol": "Simple"}
+    table = sley.choose(RING, ["1K", "4K"], NDV4, resume=file, **few)
+    head, *lines = file.read_text().splitlines(keepends=True)
+    for number in range(len(lines)):
+        file.write_text("".join([head, *lines[:number], *lines[number + 1 :]]))
+        assert sley.choose(RING, ["1K", "4K"], NDV4, resume=file, **few).ranges == table.ranges
 
 
 def test_a_search_that_goes_on_keeps_given_plans_and_refusals(tmp_path: Path) -> None:

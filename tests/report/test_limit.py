@@ -158,7 +158,7 @@ def test_a_link_that_idles_asks_for_phases_that_overlap():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "said"), [(32, ""), (33, "NCCL uses at most 32"), (109, "more than a GPU's 108")]
+    ("blocks", "said"), [(32, ""), (108, "NCCL uses at most 32"), (109, "more than a GPU's 108")]
 )
 def test_more_blocks_than_nccl_uses_or_a_gpu_holds_are_remarked(blocks, said):
     assert blocks_text(blocks, CostModel()).startswith(said)

@@ -249,6 +249,7 @@ GRAPHS = {
     "kind": ("T607", "vertices[0]", 'name = "x"\nvertices = [["tpu", 0]]\nlinks = []\n'),
     "kind of kind": ("T607", "vertices[0]", 'name = "x"\nvertices = [[[], 0]]\nlinks = []\n'),
     "node": ("T607", "vertices[0]", 'name = "x"\nvertices = [["gpu", -1]]\nlinks = []\n'),
+    "gap": ("T601", "vertices", 'name = "x"\nvertices = [["gpu", 0], ["gpu", 5]]\nlinks = []\n'),
     "no vertices": ("T601", "", 'name = "x"\nvertices = []\nlinks = []\n'),
     "no links": ("T607", "links", GRAPH),
     "unlinked": ("T603", "", GRAPH + "links = []\n"),

@@ -716,6 +716,22 @@ def test_more_instances_of_trees_that_share_a_channel_fill_links() -> None:
     assert found.choice.end.of_bound > 0.97
 
 
+@pytest.mark.parametrize(
+    ("held", "most", "options"),
+    [
+        (8, None, {"collective": "reducescatter"}),  # of sums in several orders no plan fits
+        (49, 24, {"collective": "allgather", "schedule": "hpds", "instances": [1, 2]}),
+    ],
+)
+def test_a_plan_that_fits_is_taken_though_others_are_faster(
+    held: int, most: int | None, options: dict[str, Any]
+) -> None:
+    machine = topologies.find("dgx1")
+    topology = replace(machine, model=replace(machine.model, multiprocessors=held))
+    options |= {"size": 1 << 28, "in_place": True, "protocol": "Simple", "most_blocks": most}
+    assert fastest(topology=topology, **options).choice.plan.blocks_per_rank <= (most or held)
+
+
 def test_as_many_blocks_are_used_as_links_need() -> None:
     """With slow blocks, 3 and 6 instances fit where 4 and 8 don't, and 2 and 4 fill no link."""
     options, topology = (

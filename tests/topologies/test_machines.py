@@ -66,6 +66,16 @@ def test_allgather_reaches_the_worked_bound_and_no_more(
             assert not holds_allgather(topology, value * 1.0005, column)
 
 
+def test_gpus_of_an_architecture_have_its_multiprocessors() -> None:
+    """As data sheets have them, and CUDA shows for B200 and GB200."""
+    held = {70: {80}, 80: {108}, 90: {132}, 100: {148, 152}, 103: {148, 152}}
+    held |= {910: {110}, 942: {304}, 950: {256}}
+    for name in NAMES:
+        model = topologies.find(name).model
+        assert model.multiprocessors in held[int(model.architecture)], name
+    assert topologies.find("one-h100:8").model.multiprocessors == 16
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_machine_has_a_function_and_sources(name: str) -> None:
     function = getattr(topologies, name.replace("-", "_"))

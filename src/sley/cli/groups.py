@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import click
+import numpy as np
 
 from sley.cli.options import SizeType, common_options, place_option
 from sley.cli.output import Command, Phases, print_rows, print_written
+from sley.cli.simulating import note_blocks
 from sley.cli.sources import topology_of
 from sley.compiler.group_plans import GroupCall, plan_groups
 from sley.errors import counted
@@ -75,7 +77,7 @@ def groups_command(
     """Plan collectives that groups of ranks call at the same time, and simulate them together.
 
     A CALL is GROUPS:COLLECTIVE:SIZE: tp:allreduce:64M for the groups along tp of --grid tp=4,dp=8,
-    or 0-3/4-7:allgather:1G for groups of ranks; allgather, reducescatter or allreduce.
+    or 0-3/4-7:allgather:1G for groups of ranks; allgather, reducescatter, allreduce or alltoall.
     """
     cluster = topology_of(topology)
     assert cluster is not None
@@ -86,6 +88,10 @@ def groups_command(
     ]
     with phases("packing, compiling and simulating"):
         found = plan_groups(made, cluster, in_place=in_place)
+    blocks = np.zeros(cluster.ranks, np.int64)
+    for group, plan in zip(found.groups, found.plans, strict=True):
+        blocks[list(group.ranks)] += plan.blocks_per_rank
+    note_blocks("all calls", int(blocks.max()), cluster.model)
     names = [calls[call][0].replace("/", "+") for call in found.call.tolist()]
     written = list[Path]()
     for call, name, group, plan in zip(

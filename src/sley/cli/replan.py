@@ -16,12 +16,13 @@ from sley.cli.options import (
     program_options,
 )
 from sley.cli.output import Phases, print_rows, print_written
+from sley.cli.simulating import note_blocks
 from sley.cli.sources import is_compiled, plan_of, prefer_in_place
 from sley.compiler import choose
 from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import compared, fastest
 from sley.errors import SleyError
-from sley.formats import FORMATS, files
+from sley.formats import FORMATS, check_folder, files
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
@@ -82,6 +83,8 @@ def replan_command(
     """
     if not without and not degraded:
         raise click.UsageError("nothing has failed: give --without PART or --degraded PART=SHARE")
+    if output is not None:
+        check_folder(output)
     plan = plan_of(prefer_in_place(selection), phases, verify=True)
     if plan.topology is None:
         raise click.UsageError("a topology is needed: give --topology")
@@ -101,6 +104,7 @@ def replan_command(
             name, left, size, in_place=in_place, target=target, interpreter=False
         ).choice
     new = found.plan
+    note_blocks(new.name, new.blocks_per_rank, left.model)
     if output is not None:
         files.save(new, output)
     bounds = [Bounds.of(plan.collective, one).at(size).time_us for one in (whole, left)]

@@ -20,7 +20,7 @@ from sley.ir.sizes import size_in_bytes
 from sley.ir.topology import Topology
 from sley.model.simulation import Simulation, Simulator
 from sley.report.html import html_report
-from sley.report.limit import WhatIf
+from sley.report.limit import WhatIf, blocks_text
 from sley.report.plots import plot
 
 
@@ -60,12 +60,20 @@ class Simulating:
         ranks, gpus = plan.collective.ranks, plan.topology.ranks
         if ranks < gpus:
             print_note(f"{plan.name}: its {ranks} ranks are the first {ranks} of {gpus} GPUs")
-        return Simulator(
+        made = Simulator(
             plan,
             model=self.model(plan.topology),
             interpreter=bool(self.interpreter),
             executions=executions,
         )
+        note_blocks(plan.name, plan.blocks_per_rank, made.topology.model)
+        return made
+
+
+def note_blocks(name: str, blocks: int, model: CostModel) -> None:
+    """Notes that a plan has so many thread blocks on a rank, if a GPU holds fewer."""
+    if blocks > model.most_blocks:
+        print_note(f"{name}: {blocks} blocks on a rank, {blocks_text(blocks, model)}")
 
 
 simulation_options = gather_options(Simulating, "simulating")

@@ -17,10 +17,11 @@ from sley.cli.options import (
     place_option,
 )
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
+from sley.cli.simulating import note_blocks
 from sley.cli.sources import topology_of
 from sley.compiler.synthesis import TILES, Fastest, Synthesis, fastest, tree_directions
 from sley.errors import SleyError, counted
-from sley.formats import program_source, write_file
+from sley.formats import check_folder, program_source, write_file
 from sley.ir.program import Program
 from sley.ir.sizes import size_text
 from sley.model.bounds import Bounds
@@ -81,6 +82,8 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     if output is not None and output.suffix.lower() not in (".py", *METADATA):
         kinds = f"{', '.join(METADATA)} for a picture of trees"
         raise click.UsageError(f"-o {output.with_suffix('.py')} for the program, {kinds}")
+    if output is not None:
+        check_folder(output)
     cluster = topology_of(topology)
     assert cluster is not None
     with phases("packing, compiling and simulating"):
@@ -94,6 +97,8 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             tiles=TILES,
             limit_s=limit_s,
         )
+    plan = found.choice.plan
+    note_blocks(plan.name, plan.blocks_per_rank, cluster.model)
     bounds = Bounds.of(found.choice.program.collective, cluster)
     _write(found.synthesis, found.choice.program, output)
     if phases.quiet:

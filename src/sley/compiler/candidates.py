@@ -115,8 +115,7 @@ class CandidateCompiler:
     def limit(self, options: Options) -> int:
         """The most thread blocks of a rank."""
         most = self.space.most_blocks
-        held = int(self.topology.model.multiprocessors) if most is None else most
-        return options.max_blocks or held
+        return options.max_blocks or (self.topology.model.most_blocks if most is None else most)
 
     def _shares_too_many(self, series: Series, options: Options) -> bool:
         """Whether the plan will have more blocks than the limit although it shares them: by the

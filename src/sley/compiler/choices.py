@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -267,15 +267,18 @@ class Choices:
 
     def table(self, paths: Sequence[Path]) -> PlanTable:
         """The table of the ranges, with the plans in these files."""
-        return PlanTable(tuple(map(_row, self.ranges, paths)))
+        nodes, ranks = self.topology.nodes, self.topology.ranks
+        grid = {"nodes": nodes, "gpus": ranks // nodes} if nodes > 1 and ranks % nodes == 0 else {}
+        return PlanTable(tuple(_row(*one, grid) for one in zip(self.ranges, paths, strict=True)))
 
 
-def _row(choice: Choice, path: Path) -> PlanRow:
+def _row(choice: Choice, path: Path, grid: Mapping[str, int]) -> PlanRow:
+    """grid: the nodes and GPUs of each, if there are several."""
     c = choice.plan.collective
     options = {} if choice.as_given else choice.options.given()
     time = f"{choice.end.time_us:.1f} us at {size_text(choice.end.size_bytes)}"
     return PlanRow(
-        Recipe(path.name),
+        Recipe(path.name).given(**grid),
         choice.sizes,
         c.name,
         c.ranks,

@@ -210,7 +210,8 @@ class CandidateComparison:
                 if one.position.contender == series[0].contender
                 and one.blocks <= limit(one.options)
             }
-        known = frozenset(one.key for one in self._compared)
+        # A record may have lost the line of the equal plan that was simulated.
+        known = frozenset(one.key for one in self._compared if one.times_us)
         return _Task(series, dict(self._fastest), known, apart, until)
 
     def _distinct(self) -> dict[bytes, _Compared]:

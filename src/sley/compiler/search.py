@@ -28,7 +28,7 @@ from sley.ir.program import Program
 from sley.ir.sizes import checked_sizes
 from sley.ir.sources import place_to_mend
 from sley.ir.topology import Topology
-from sley.ir.words import is_real
+from sley.ir.words import is_integer, is_real
 from sley.topologies import topology_of
 from sley.verification import verify
 
@@ -113,6 +113,9 @@ def choose(
     if limit_s is not None and not (is_real(limit_s) and limit_s >= 0):
         expected = "limit_s as a number of seconds, or None"
         raise R514.error(expected=expected, found=f"limit_s={limit_s!r}")
+    if most_blocks is not None and not (is_integer(most_blocks) and most_blocks >= 1):
+        expected = "most_blocks as a whole number from 1, or None"
+        raise R514.error(expected=expected, found=f"most_blocks={most_blocks!r}")
     contenders = _contenders(programs)
     first, _ = contenders[0]
     cluster = first.topology if topology is None else topology_of(topology)

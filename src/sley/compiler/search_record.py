@@ -17,6 +17,7 @@ from sley.errors.compiler import C317
 from sley.errors.formats import F461
 from sley.formats import program_source, write_file
 from sley.ir.plan_digest import digest
+from sley.ir.words import is_integer, is_real
 from sley.topologies.graph import graph_text
 
 
@@ -95,8 +96,15 @@ def _whole_lines(
                 )
                 for at, key, blocks, times in found["plans"]
             ]
-            fits = all(one.number in range(count[contender, number]) for one in plans)
-            if fits and all(sizes >= one.times_us.keys() for one in plans):
+            fits = isinstance(found["plans"], list) and all(
+                is_integer(one.number)
+                and one.number in range(count[contender, number])
+                and is_integer(one.blocks)
+                and sizes >= one.times_us.keys()
+                and all(is_real(us) and 0 <= us < float("inf") for us in one.times_us.values())
+                for one in plans
+            )
+            if fits:
                 yield (contender, number), plans
         except (ValueError, TypeError, KeyError, AttributeError):
             continue

@@ -368,7 +368,8 @@ class Fastest(Value):
     """What is simulated as the fastest.
 
     front: the trees or routes that came into question, by ascending sends. synthesis: the fastest
-    ones. choice: their plan. left: the combinations of options that a limit of time left out.
+    ones. choice: their plan. tile: the plan's, as a share of the topology's. left: the combinations
+    of options that a limit of time left out.
     """
 
     front: list[Synthesis]
@@ -387,6 +388,7 @@ def fastest(
     within: float = WITHIN,
     in_place: bool,
     tiles: Sequence[float] = (1.0,),
+    most_blocks: int | None = None,
     limit_s: float | None = None,
     **overrides: Any,
 ) -> Fastest:
@@ -394,7 +396,8 @@ def fastest(
     `compared`, and overrides of them and of other arguments of `choose`.
 
     chunks: only the trees of `pack_forest`, or routes, with so many. tiles: to compare, as `TILES`,
-    the whole one first, for who can set them. limit_s: after so many seconds no further ones are
+    the whole one first, for who can set them. most_blocks: as for `choose`: plans with more are
+    taken only if there are no others. limit_s: after so many seconds no further ones are
     made or compared, once there are some. Errors: T612.
     """
     until = time.monotonic() + (float("inf") if limit_s is None else limit_s)
@@ -402,11 +405,17 @@ def fastest(
     made = _tried(collective, topology, chunks, within, until)
     many = topology.ranks > MOST_DIRECT and collective == _ROUTED
     found, left = list[tuple[Synthesis, Choice, float]](), 0
-    for programs, options in _contests(_near(made, size), in_place, until):
+    most = topology.model.most_blocks if most_blocks is None else most_blocks
+
+    def over(choice: Choice) -> int:
+        return max(choice.plan.blocks_per_rank - most, 0)
+
+    for programs, options in _contests(_near(made, size), in_place, most, until):
         best_us, losses = float("inf"), 0
         for tile in tiles:
             # Only what the loads of links leave a chance.
-            least_us = min((choice.end.time_us for _, choice, _ in found), default=float("inf"))
+            times_us = [choice.end.time_us for _, choice, _ in found if not over(choice)]
+            least_us = min(times_us, default=float("inf"))
             near = [(one, p) for one, p in programs if size / one.algbw_GBps / 1e3 < least_us]
             cut = [(one, p) for one, p in near if tile == 1 or is_cut(p, size, topology, tile)]
             if not cut or (found and time.monotonic() >= until):
@@ -414,14 +423,20 @@ def fastest(
             of = {**options, **of_tile(tile), **(_OF_MANY if many else {}), **overrides}
             left_s = None if limit_s is None else max(until - time.monotonic(), 0)
             made_of = [program for _, program in cut]
-            choices = choose(made_of, size, tiled(topology, tile), limit_s=left_s, **of)
+            of |= {"most_blocks": most, "limit_s": left_s}
+            choices = choose(made_of, size, tiled(topology, tile), **of)
             choice, left = choices.at(size), left + choices.left
             found.append((next(one for one, p in cut if p is choice.program), choice, tile))
             losses = losses + 1 if choice.end.time_us > best_us else 0
             if losses == 2:  # smaller tiles have another protocol, so one loss says little
                 break
             best_us = min(best_us, choice.end.time_us)
-    best = min(found, key=lambda one: one[1].end.time_us * (1 if one[2] == 1 else 1 + _SAVED))
+
+    def rank(one: tuple[Synthesis, Choice, float]) -> tuple[int, float]:
+        _, choice, tile = one
+        return over(choice), choice.end.time_us * (1 if tile == 1 else 1 + _SAVED)
+
+    best = min(found, key=rank)
     return Fastest(made, *best, left)
 
 
@@ -479,7 +494,7 @@ def _near(made: list[Synthesis], size: int) -> list[Synthesis]:
 
 
 def _contests(
-    near: list[Synthesis], in_place: bool, until: float
+    near: list[Synthesis], in_place: bool, most_blocks: int, until: float
 ) -> Iterator[tuple[list[tuple[Synthesis, Program]], Mapping[str, Any]]]:
     """The programs that are compared with one another, and with which options: those without
     switches, those with some, the one that needs a few blocks too many, and sums in several orders;
@@ -497,11 +512,10 @@ def _contests(
         if programs:
             yield programs, compared(programs[0][0].collective, switched=switched)
     most = max(near, key=lambda one: (one.algbw_GBps, one.is_even))
-    is_near = 1 < most.crowding <= _MOST_MERGED
+    is_near = 1 < most.connections / most_blocks <= _MOST_MERGED
     if is_near and not (most.switched or most.is_even) and time.monotonic() < until:
         program = most.program(in_place=in_place)
-        blocks = int(most.topology.model.multiprocessors)
-        yield [(most, program)], {**COMPARED, **_MERGED, "max_blocks": blocks}
+        yield [(most, program)], {**COMPARED, **_MERGED, "max_blocks": most_blocks}
     ordered = list[tuple[Synthesis, Program]]()
     for one in near:
         if one.sum_orders > 1 and time.monotonic() < until:

@@ -227,6 +227,11 @@ class CostModel:
                 if not _within(one, limits):
                     raise T602.error(expected=f"{f.name} {_words(limits)}", found=repr(value))
 
+    @property
+    def most_blocks(self) -> int:
+        """The most thread blocks of a rank."""
+        return int(self.multiprocessors)
+
     def startup_us(self, gpus: int) -> float:
         """The time from the launch on the first GPU of a node with `gpus` GPUs until that on the
         last one: the threads of a node work at once, each on its own GPUs."""

@@ -146,18 +146,19 @@ def _split(s: Simulation, inputs: LoopInputs) -> tuple[dict[Factor, float], Floa
 
 
 def blocks_text(blocks: int, model: CostModel) -> str:
-    """What a number of thread blocks on a rank means for its GPU, if it is more than NCCL uses."""
+    """What a number of thread blocks on a rank means for its GPU, if it is more than NCCL uses, or
+    than the GPU holds."""
     held = f"{model.multiprocessors:g}"
+    if blocks > model.multiprocessors:
+        return (
+            f"more than a GPU's {held} multiprocessors: a plan hangs unless all of its blocks run at "
+            "the same time"
+        )
     if blocks <= NCCL_BLOCKS:
         return ""
-    if blocks <= model.multiprocessors:
-        return (
-            f"NCCL uses at most {NCCL_BLOCKS}; each takes one of a GPU's {held} multiprocessors "
-            "from other kernels"
-        )
     return (
-        f"more than a GPU's {held} multiprocessors: a plan hangs unless all of its blocks run at "
-        "the same time"
+        f"NCCL uses at most {NCCL_BLOCKS}; each takes one of a GPU's {held} multiprocessors from "
+        "other kernels"
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from sley.errors import SleyError
 from sley.errors.text_files import Section
-from sley.errors.topology import T602, T607, T608
+from sley.errors.topology import T601, T602, T607, T608
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
 from sley.ir.tables import NONE
@@ -77,6 +78,10 @@ def graph_from(file: str, values: Mapping[str, Any]) -> Topology:
     top.check_keys(("name", "vertices", "links"), optional)
     rows = [_vertex(top, i, row) for i, row in enumerate(top.typed("vertices", list))]
     vertices = Vertices(*(np.array(rows).reshape(-1, 2).T))
+    nodes = {node for kind, node in rows if kind == VertexKind.GPU}
+    if (missing := next(node for node in count() if node not in nodes)) < max(nodes, default=0):
+        expected = f"a GPU in each node up to {max(nodes)}"
+        raise top.refuse("vertices", expected, f"none in node {missing}", T601)
     links = [_link(top, i, row, len(vertices)) for i, row in enumerate(top.typed("links", list))]
     model = top.section("model") if "model" in top else None
     if model is not None:

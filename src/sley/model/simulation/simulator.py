@@ -16,7 +16,7 @@ from sley.errors.compiler import C307
 from sley.errors.runtime import R514
 from sley.errors.simulation import S705
 from sley.errors.verifier import V203
-from sley.ir.cost_model import CostModel
+from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.extension import load
 from sley.ir.faults import LIMIT
 from sley.ir.plan import Plan
@@ -196,8 +196,9 @@ class Simulator:
     def with_rates(self, factor: float) -> Simulator:
         """The same plan on a topology whose links and memories have `factor` times their rates."""
         links = self.topology.links
-        model = replace(self.topology.model, memory_GBps=self.topology.model.memory_GBps * factor)
-        links = replace(links, GBps=links.GBps * factor)
+        memory = min(max(self.topology.model.memory_GBps * factor, LEAST_GBPS), MOST_GBPS)
+        model = replace(self.topology.model, memory_GBps=memory)
+        links = replace(links, GBps=np.clip(links.GBps * factor, LEAST_GBPS, MOST_GBPS))
         return Simulator(
             self.plan,
             replace(self.topology, links=links, model=model),
