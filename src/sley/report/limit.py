@@ -151,8 +151,8 @@ def blocks_text(blocks: int, model: CostModel) -> str:
     held = f"{model.multiprocessors:g}"
     if blocks > model.multiprocessors:
         return (
-            f"more than a GPU's {held} multiprocessors: a plan hangs unless all of its blocks run at "
-            "the same time"
+            f"more than a GPU's {held} multiprocessors: a plan hangs unless all of its blocks run "
+            "at the same time"
         )
     if blocks <= NCCL_BLOCKS:
         return ""
