@@ -43,7 +43,7 @@ def test_show_prints_every_parameter_of_the_model() -> None:
     for name, value in topologies.ndv5().model.items().items():
         assert f"  {name} " in result.stdout
         assert value in result.stdout
-    assert result.stdout.count("by default") == 5
+    assert result.stdout.count("by default") == 6
     assert re.search(r"^  wait_us +0.5 +assumption$", result.stdout, re.MULTILINE)
 
 
