@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,11 +13,12 @@ from sley.cli.options import (
     Selection,
     SizeType,
     common_options,
+    limit_option,
     output_option,
     program_options,
 )
 from sley.cli.output import Phases, print_rows, print_written
-from sley.cli.simulating import note_blocks
+from sley.cli.simulating import note_blocks, note_left
 from sley.cli.sources import is_compiled, plan_of, prefer_in_place
 from sley.compiler import choose
 from sley.compiler.passes.lift import lift
@@ -66,6 +68,7 @@ class _Degraded(click.ParamType[tuple[str, float]]):
 @click.option(
     "--size", "call_bytes", type=SizeType(), default="1G", help="Size of the call to simulate."
 )
+@limit_option
 @output_option("Write the new plan here, as sley compile does.")
 @common_options
 def replan_command(
@@ -73,6 +76,7 @@ def replan_command(
     without: tuple[str, ...],
     degraded: tuple[tuple[str, float], ...],
     call_bytes: int,
+    limit_s: float | None,
     output: Path | None,
     phases: Phases,
 ) -> None:
@@ -100,9 +104,10 @@ def replan_command(
         # A file for a runtime has a plan that the runtime can run.
         form = FORMATS.get(output.suffix.lower()) if output else None
         target = form and form.targets[0]
-        found = fastest(
-            name, left, size, in_place=in_place, target=target, interpreter=False
-        ).choice
+        more: dict[str, Any] = {"target": target, "interpreter": False, "limit_s": limit_s}
+        made = fastest(name, left, size, in_place=in_place, **more)
+    note_left(made.left)
+    found = made.choice
     new = found.plan
     note_blocks(new.name, new.blocks_per_rank, left.model)
     if output is not None:

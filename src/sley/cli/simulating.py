@@ -12,7 +12,7 @@ import click
 
 from sley.cli.options import FILE, gather_options, named_values, option
 from sley.cli.output import print_note
-from sley.errors import did_you_mean
+from sley.errors import counted, did_you_mean
 from sley.formats import check_folder, write_file
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Plan
@@ -74,6 +74,12 @@ def note_blocks(name: str, blocks: int, model: CostModel) -> None:
     """Notes that a plan has so many thread blocks on a rank, if a GPU holds fewer."""
     if blocks > model.most_blocks:
         print_note(f"{name}: {blocks} blocks on a rank, {blocks_text(blocks, model)}")
+
+
+def note_left(combinations: int) -> None:
+    """Notes that a limit of time left out combinations of options."""
+    if combinations:
+        print_note(f"the time was over: {counted(combinations, 'combination')} not compared")
 
 
 simulation_options = gather_options(Simulating, "simulating")

@@ -17,7 +17,7 @@ from sley.cli.options import (
     place_option,
 )
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
-from sley.cli.simulating import note_blocks
+from sley.cli.simulating import note_blocks, note_left
 from sley.cli.sources import topology_of
 from sley.compiler.synthesis import TILES, Fastest, Synthesis, fastest, tree_directions
 from sley.errors import SleyError, counted
@@ -81,7 +81,8 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     """
     if output is not None and output.suffix.lower() not in (".py", *METADATA):
         kinds = f"{', '.join(METADATA)} for a picture of trees"
-        raise click.UsageError(f"-o {output.with_suffix('.py')} for the program, {kinds}")
+        own = output.with_suffix(".py")
+        raise click.UsageError(f"-o {own} for the program, which sley compile reads, {kinds}")
     if output is not None:
         check_folder(output)
     cluster = topology_of(topology)
@@ -97,6 +98,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             tiles=TILES,
             limit_s=limit_s,
         )
+    note_left(found.left)
     plan = found.choice.plan
     note_blocks(plan.name, plan.blocks_per_rank, cluster.model)
     bounds = Bounds.of(found.choice.program.collective, cluster)
@@ -107,8 +109,6 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     print_rows(_rows(found, bounds, size))
     print_written(output)
     _print_front(found, bounds)
-    if found.left:
-        echo(f"# the time was over: {counted(found.left, 'combination')} not compared")
     phases.report()
 
 

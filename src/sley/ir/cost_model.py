@@ -100,8 +100,9 @@ class CostModel:
     architecture: of the GPUs, as NCCL and RCCL write it in a machine's XML: ten times NVIDIA's
         compute capability (90 for H100s), or the number in AMD's gfx name (942 for MI300X, 910 for
         MI250X). It decides NCCL's choices.
-    multiprocessors: of a GPU (AMD: compute units). A rank has at most as many thread blocks: as
-        they wait for one another, all must be on the GPU at the same time.
+    multiprocessors: of a GPU (AMD: compute units). All thread blocks of a rank must be on its GPU
+        at the same time, as they wait for one another: searches leave out plans with more, and
+        commands note them; compile and verify don't refuse them.
     launch_us: time of a call before any data moves (NCCL 2.30's tuner, base latency of rings).
     launch_gpus: the number of a node's GPUs that one thread of the host launches, one after another
         (1: a process or a thread for each GPU; nccl-tests prints it as nGpus).
