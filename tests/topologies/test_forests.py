@@ -734,10 +734,8 @@ def test_a_plan_that_fits_is_taken_though_others_are_faster(
 
 def test_as_many_blocks_are_used_as_links_need() -> None:
     """With slow blocks, 3 and 6 instances fit where 4 and 8 don't, and 2 and 4 fill no link."""
-    options, topology = (
-        {"chunks": 1, "in_place": True, "schedule": "msccl"},
-        topologies.find("resccl"),
-    )
+    options = {"chunks": 1, "in_place": True, "schedule": "msccl"}
+    topology = topologies.find("resccl")
     for collective, least in (("allgather", 0.98), ("allreduce", 0.84)):
         found = fastest(collective, topology, 1 << 30, **options)
         assert found.choice.end.of_bound > least

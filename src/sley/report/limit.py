@@ -148,8 +148,8 @@ def _split(s: Simulation, inputs: LoopInputs) -> tuple[dict[Factor, float], Floa
 def blocks_text(blocks: int, model: CostModel) -> str:
     """What a number of thread blocks on a rank means for its GPU, if it is more than NCCL uses, or
     than the GPU holds."""
-    held = f"{model.multiprocessors:g}"
-    if blocks > model.multiprocessors:
+    held = model.most_blocks
+    if blocks > held:
         return (
             f"more than a GPU's {held} multiprocessors: a plan hangs unless all of its blocks run "
             "at the same time"

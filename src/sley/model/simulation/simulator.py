@@ -110,9 +110,9 @@ class Simulator:
         return many.extended(few, *self._further(cut), cut.tiles)
 
     def _further(self, cut: Tiling) -> tuple[float, float]:
-        """How many times as many tiles as LONG - STEADY follow LONG ones, and the least time of one
-        such number: if what comes behind a slow link has become shorter meanwhile, that can't go
-        on, not below the link's own time."""
+        """How many groups of LONG - STEADY tiles follow the LONG ones, and a group's least time.
+        What comes behind a slow link may have become shorter from STEADY to LONG tiles; that can't
+        go on below the link's own time."""
         c, more = self.plan.collective, LONG - STEADY
         further = (cut.tiles - 1 + cut.last_bytes / cut.tile_bytes - LONG) / more
         return further, self.least.us_per_byte * more * cut.tile_bytes * c.blocks * c.chunks
