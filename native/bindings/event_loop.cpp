@@ -86,7 +86,7 @@ struct Result {
 };
 
 Result simulate(const Inputs& inputs, const nb::typed<nb::list, Cut>& cuts, std::int64_t slots,
-                double until_us) {
+                double until_us, bool records) {
     SimulatorSettings settings = make_settings(inputs);
     for (const auto cut : cuts) {
         settings.cuts.push_back({attribute<std::int64_t>(cut, "tiles"),
@@ -95,6 +95,7 @@ Result simulate(const Inputs& inputs, const nb::typed<nb::list, Cut>& cuts, std:
     }
     settings.slots = slots;
     settings.until_us = until_us;
+    settings.records = records;
     FlowClasses classes{column<double>(inputs, "class_cap"), column<double>(inputs, "class_push"),
                         column<std::int64_t>(inputs, "class_first"),
                         column<std::int32_t>(inputs, "class_resource"),
@@ -177,7 +178,8 @@ NB_MODULE(_event_loop, m) {
     m.doc() = "The event loop of sley's simulator.";
     sley::define_result(m);
     m.def("simulate", &sley::simulate, "inputs"_a, "cuts"_a, "slots"_a,
-          "until_us"_a = std::numeric_limits<double>::infinity(),
+          "until_us"_a = std::numeric_limits<double>::infinity(), "records"_a = true,
           "Runs calls on a topology, each with its cut of chunks into tiles as they are on links. A "
-          "run that takes longer than until_us ends there.");
+          "run that takes longer than until_us ends as soon as that shows. records: whether the "
+          "result has executions, and the bytes of links.");
 }

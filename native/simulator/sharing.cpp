@@ -116,7 +116,7 @@ void Sharing::freeze(std::int32_t kind, double rate) {
 
 // Water-filling: all rates rise together; a flow stops at its cap or when a resource is full.
 void Sharing::fill() {
-    std::vector<std::int32_t> open;
+    open_.clear();
     for (std::int32_t r : full_) {
         resources_[r].left = resources_[r].capacity();
         resources_[r].weight = 0;
@@ -126,44 +126,47 @@ void Sharing::fill() {
         one.frozen = one.flows.empty();
         one.fresh = 0;
         if (one.frozen) continue;
-        open.push_back(kind);
+        open_.push_back(kind);
         const auto flows = static_cast<double>(one.flows.size());
         each_use(kind, [&](std::int32_t r, double w) { resources_[r].weight += w * flows; });
     }
     const auto& cap = classes_.cap;
-    std::stable_sort(open.begin(), open.end(),
-                     [&](std::int32_t a, std::int32_t b) { return cap[a] < cap[b]; });
-    std::vector<std::int32_t> full = full_;
+    const auto slower = [&](std::int32_t a, std::int32_t b) { return cap[a] < cap[b]; };
+    // Most of the time all have the same cap, and a stable sort takes memory.
+    if (!std::is_sorted(open_.begin(), open_.end(), slower)) {
+        std::stable_sort(open_.begin(), open_.end(), slower);
+    }
+    filling_ = full_;
     std::size_t next = 0;
     // Ends: each round freezes a class at its cap, or those on the resource with the least share.
-    while (next < open.size()) {
+    while (next < open_.size()) {
         double share = std::numeric_limits<double>::infinity();
-        for (std::int32_t r : full) {
+        for (std::int32_t r : filling_) {
             const Resource& resource = resources_[r];
             if (resource.weight > kNear) share = std::min(share, resource.left / resource.weight);
         }
         bool capped = false;
-        for (; next < open.size(); ++next) {
-            const std::int32_t kind = open[next];
+        for (; next < open_.size(); ++next) {
+            const std::int32_t kind = open_[next];
             if (kinds_[kind].frozen) continue;
             if (cap[kind] > share * (1 + kNear)) break;
             freeze(kind, cap[kind]);
             capped = true;
         }
-        if (capped || next == open.size()) continue;
-        std::vector<std::int32_t> rest;
-        for (std::int32_t r : full) {
+        if (capped || next == open_.size()) continue;
+        std::size_t rest = 0;
+        for (std::int32_t r : filling_) {
             const Resource& resource = resources_[r];
             if (resource.weight <= kNear) continue;
             if (resource.left / resource.weight > share * (1 + kNear)) {
-                rest.push_back(r);
+                filling_[rest++] = r;
                 continue;
             }
             for (std::int32_t kind : resource.kinds) {
                 if (!kinds_[kind].frozen) freeze(kind, share);
             }
         }
-        full.swap(rest);
+        filling_.resize(rest);
     }
     for (std::int32_t kind : affected_) {
         each_use(kind, [&](std::int32_t r, double) { resources_[r].weight = 0; });

@@ -109,6 +109,7 @@ private:
     std::vector<Class> kinds_;
     std::vector<Flow> flows_;
     std::vector<std::int32_t> affected_, full_;  // classes and resources, by changes
+    std::vector<std::int32_t> open_, filling_;   // of these, while rates are filled
     bool is_dirty_ = false;
 };
 

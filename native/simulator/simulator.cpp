@@ -21,7 +21,8 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
       ends_(std::move(connections)),
       settings_(std::move(settings)),
       sharing_(std::move(classes), capacity, gamma,
-               static_cast<std::int32_t>(plan_.block_offset.size() - 1 + 2 * ends_.wire.size())) {
+               static_cast<std::int32_t>(plan_.block_offset.size() - 1 + 2 * ends_.wire.size())),
+      capacity_(capacity) {
     const auto blocks = plan_.block_offset.size() - 1;
     const auto instructions = plan_.kind.size();
     for (const auto& cut : settings_.cuts) tiles_ = std::max(tiles_, cut.tiles);
@@ -43,14 +44,14 @@ Simulator::Simulator(SimulatorPlan plan, SimulatorConnections connections, FlowC
                         &result_.message_us, &result_.slot_us, &result_.overhead_us}) {
         times->assign(blocks, 0);
     }
-    const auto rows = instructions * tiles_;
+    const auto rows = settings_.records ? instructions * tiles_ : 0;
     result_.executions = {std::vector<double>(rows), std::vector<double>(rows, -1),
                   std::vector<double>(rows), std::vector<std::int8_t>(rows),
                   std::vector<std::int8_t>(rows), std::vector<std::int64_t>(rows, kNone),
                   std::vector<std::int64_t>(rows, kNone), std::vector<double>(rows),
                   std::vector<double>(rows)};
     result_.moved_bytes.assign(settings_.links, 0);
-    result_.load_bytes.assign(settings_.links * kBins, 0);
+    result_.load_bytes.assign(settings_.records ? settings_.links * kBins : 0, 0);
     result_.bin_us = 1.0 / 64;
 }
 
@@ -117,7 +118,7 @@ void Simulator::pop(const Event& next) {
 
 SimulatorResult Simulator::run() {
     now_ = settings_.launch_us;
-    bool is_over = false;
+    bool ends_early = false;
     for (std::size_t b = 0; b < blocks_.size(); ++b) advance(static_cast<std::int32_t>(b));
     // Ends: a plan has so many parts, and each has a few events; one that hangs has none left.
     while (true) {
@@ -129,8 +130,7 @@ SimulatorResult Simulator::run() {
             });
         }
         const Event* first = next();
-        is_over = first && first->time > settings_.until_us;
-        if (!first || is_over) break;
+        if (!first || (ends_early = is_over(first->time))) break;
         const double end = first->time + kMoment_us;
         while (first && first->time <= end) {
             const Event event = *first;
@@ -143,9 +143,60 @@ SimulatorResult Simulator::run() {
     for (const Block& b : blocks_) {
         if (b.state == State::done) continue;
         result_.is_whole = false;
-        if (!is_over) result_.stuck.push_back(static_cast<std::int32_t>(b.instruction));
+        if (!ends_early) result_.stuck.push_back(static_cast<std::int32_t>(b.instruction));
     }
     return std::move(result_);
+}
+
+// Whether the run can't end by `until_us`: now and then also by the time that is left.
+bool Simulator::is_over(double next_us) {
+    const double until_us = settings_.until_us;
+    if (next_us > until_us) return true;
+    if (next_us < check_us_) return false;
+    const double spare_us = until_us - next_us - least_left_us();
+    if (spare_us < -1e-9 * until_us) return true;
+    // The spare time falls no faster than time goes.
+    check_us_ = next_us + std::max(spare_us, (until_us - settings_.launch_us) / kChecks);
+    return false;
+}
+
+// The least time that is left: no block moves data faster than its class may, and no resource
+// carries more than its capacity. The executions at which blocks are, and parts between the hops of
+// a connection, count as ended.
+double Simulator::least_left_us() const {
+    const FlowClasses& classes = sharing_.classes();
+    std::vector<double> moved(classes.cap.size(), 0), load(capacity_.size(), 0);
+    double most_us = 0;
+    for (const Block& b : blocks_) {
+        const auto block = &b - blocks_.data();
+        const SimulatorCut& cut = this->cut(b);
+        double own_us = 0;
+        for (auto i = plan_.block_offset[block]; i < plan_.block_offset[block + 1]; ++i) {
+            const std::int64_t left = cut.tiles - done_[i] - (i == b.instruction);
+            if (left <= 0) continue;
+            const double bytes = (static_cast<double>(left - 1) * cut.tile_bytes +
+                                  cut.last_tile_bytes) * plan_.chunks[i] * plan_.messages[i];
+            const std::int32_t kind = plan_.kind[i];
+            if (kind != kNone) {
+                own_us += bytes / classes.cap[kind];
+                moved[kind] += bytes;
+            }
+            for (auto k = plan_.send_offset[i]; k < plan_.send_offset[i + 1]; ++k) {
+                const std::int32_t wire = ends_.wire[plan_.send_target[k]];
+                if (wire != kNone) moved[wire] += bytes;
+            }
+        }
+        most_us = std::max(most_us, own_us);
+    }
+    for (std::size_t kind = 0; kind < moved.size(); ++kind) {
+        for (auto k = classes.first[kind]; k < classes.first[kind + 1]; ++k) {
+            load[classes.resource[k]] += moved[kind] * classes.weight[k];
+        }
+    }
+    for (std::size_t r = 0; r < load.size(); ++r) {
+        most_us = std::max(most_us, load[r] / capacity_[r]);
+    }
+    return most_us;
 }
 
 // Begins to read what an event is about while the event before it is handled: in large plans, most
@@ -259,6 +310,7 @@ void Simulator::come_to_execution(Block& b) {
 
 // Writes an execution that has ended into its row of the result.
 void Simulator::keep(const Execution& at) {
+    if (!settings_.records) return;
     Executions& all = result_.executions;
     all.turn_us[at.row] = at.turn_us;
     all.start_us[at.row] = at.start_us;
@@ -429,7 +481,7 @@ void Simulator::begin_flow(std::int32_t flow, std::int32_t kind, double amount) 
 void Simulator::settle(std::int32_t flow) {
     Flow& f = flows_[flow];
     const double bytes = std::min(f.left, sharing_.rate(flow) * (now_ - f.since));
-    if (bytes > 0) {
+    if (bytes > 0 && settings_.records) {
         const FlowClasses& classes = sharing_.classes();
         const std::int32_t kind = sharing_.kind(flow);
         for (std::int64_t k = classes.first[kind]; k < classes.first[kind + 1]; ++k) {
@@ -437,8 +489,8 @@ void Simulator::settle(std::int32_t flow) {
                 record(classes.resource[k], f.since, now_, bytes);
             }
         }
-        f.left -= bytes;
     }
+    if (bytes > 0) f.left -= bytes;
     f.since = now_;
 }
 

@@ -15,6 +15,7 @@ namespace sley {
 
 constexpr std::int32_t kNone = -1;
 constexpr std::int64_t kBins = 256;  // of time, for the load of links
+constexpr double kChecks = 64;  // of the time left, at most, in a run that may end early
 
 // A plan as the simulator's input. One row an instruction, block after block.
 struct SimulatorPlan {
@@ -58,7 +59,8 @@ struct SimulatorSettings {
     bool whole_posts = false;   // whether proxies post whole messages, not their parts
     double overhead_bytes = 0;  // of every part, besides its data
     double launch_us = 0;
-    double until_us = std::numeric_limits<double>::infinity();  // a longer run ends here
+    double until_us = std::numeric_limits<double>::infinity();  // a longer run ends early
+    bool records = true;     // whether executions, and loads of links, are recorded
     std::int32_t links = 0;  // the load of resources 0 to links - 1 is recorded
 };
 
@@ -223,6 +225,8 @@ private:
 
     void push(double time, Kind kind, std::int32_t id);
     const Event* next() const;
+    bool is_over(double next_us);
+    double least_left_us() const;
     void pop(const Event& next);
     void fetch(const Event& event) const;
     void handle(const Event& event);
@@ -255,6 +259,8 @@ private:
     SimulatorSettings settings_;
     SimulatorResult result_;
     Sharing sharing_;
+    std::vector<double> capacity_;  // of resources
+    double check_us_ = 0;           // when the time left is computed again
     std::int64_t tiles_ = 1;  // the most of a call
     std::int64_t unit_ = 1;  // the credit of a slot, divisible by every number of parts
     double now_ = 0;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
@@ -111,6 +111,7 @@ class CandidateComparison:
         self._known = {} if record is None else record.known
         self._fastest: _Fastest = dict.fromkeys(sizes, (float("inf"), float("inf")))
         self._compared: list[_Compared] = []
+        self._times_of: dict[bytes, _Times] = defaultdict(dict)  # of equal plans, by digest
         self._is_over = False
         self.candidates: list[Candidate] = []
         self.times_us: list[_Times] = []
@@ -143,6 +144,7 @@ class CandidateComparison:
     def _take(self, compared: list[_Compared]) -> None:
         self._compared += compared
         for one in compared:
+            self._times_of[one.key].update(one.times_us)
             for size, time_us in one.times_us.items():
                 first, second = self._fastest[size]
                 first, second, _ = sorted((first, second, time_us))
@@ -203,15 +205,15 @@ class CandidateComparison:
         """The task of series of one contender."""
         apart: dict[Options, _Times] = {}
         if series[0].shares_blocks:
-            distinct, limit = self._distinct(), self._compiler.limit
+            limit = self._compiler.limit
             apart = {
-                one.options: distinct[one.key].times_us
+                one.options: self._times_of[one.key]
                 for one in self._compared
                 if one.position.contender == series[0].contender
                 and one.blocks <= limit(one.options)
             }
         # A record may have lost the line of the equal plan that was simulated.
-        known = frozenset(one.key for one in self._compared if one.times_us)
+        known = frozenset(key for key, times_us in self._times_of.items() if times_us)
         return _Task(series, dict(self._fastest), known, apart, until)
 
     def _distinct(self) -> dict[bytes, _Compared]:
@@ -219,8 +221,7 @@ class CandidateComparison:
         of all that equal it, whichever of them was simulated."""
         distinct = dict[bytes, _Compared]()
         for one in sorted(self._compared, key=lambda c: (not c.position.as_given, c.position)):
-            first = distinct.setdefault(one.key, one)
-            distinct[one.key] = replace(first, times_us={**first.times_us, **one.times_us})
+            distinct.setdefault(one.key, replace(one, times_us=self._times_of[one.key]))
         return distinct
 
     def _close(self) -> None:

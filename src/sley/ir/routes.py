@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -152,6 +152,10 @@ _OUTSIDE = frozenset({VertexKind.NETWORK})
 _NO_GPU = frozenset(VertexKind) - {VertexKind.GPU}
 
 
+MOST_PATHS = 2**16
+"""Paths that are kept: a search asks again and again for those of the same ranks."""
+
+
 class Routes:
     """The paths between ranks: the fewest links of the fastest kind inside a node or where NVLink
     joins nodes, else through both ranks' cards between nodes."""
@@ -162,8 +166,9 @@ class Routes:
         self._node: list[int] = vertices.node.tolist()
         self._card: list[int] = card.tolist()
         self._walk = cache(self._graph.walk)
+        self.path = lru_cache(MOST_PATHS)(self._path)
 
-    def path(self, src: int, dst: int) -> list[int]:
+    def _path(self, src: int, dst: int) -> list[int]:
         """The links from one rank to another, in order; none if they are not linked."""
         if src == dst:
             return []

@@ -82,7 +82,9 @@ class Overlaps:
             self.offset,
             self.time_us.copy(),
             least,
+            np.zeros(blocks, np.int64),
             np.zeros(blocks, np.int32),
+            np.zeros(blocks),
             into,
             left,
         )
@@ -228,55 +230,59 @@ def _merge_least(
     offset: LongArray,
     overlap: FloatArray,
     least: int,
+    alive: LongArray,
     partner: IntArray,
+    common: FloatArray,
     into: IntArray,
     left: IntArray,
 ) -> None:
     """Fills `into` and `left`, see `Merges`, both NONE at first; changes `overlap`.
 
-    partner: (blocks,), the block that each one overlaps least, numbered within the rank.
+    alive: (blocks,), at first places of blocks; those of a rank that are not merged come first.
+    partner, common: (blocks,), the block that each one overlaps least, and how long; where a merge
+        has changed that, NONE, and how long at least. Blocks are numbered within the rank.
     """
     for r in range(len(rank_block) - 1):
         low, size, base = rank_block[r], rank_block[r + 1] - rank_block[r], offset[r]
-        one, two, remaining = NONE, NONE, size
+        for a in range(size):
+            alive[low + a], partner[low + a], common[low + a] = a, NONE, 0
+        end = low + size
         # Greedy, one pair at a time: the best partition into `least` sets is NP-hard, and one run
         # down to the least serves all larger limits.
-        while remaining > least and remaining > 1:
-            # Merging only increases overlaps, so only a block that has lost its partner needs
-            # another, or that overlaps with it longer.
-            for a in range(size):
-                if into[low + a] != NONE:
-                    continue
-                has_partner = one != NONE and a != one and partner[low + a] != two
-                # Merging `two` added its overlap with this block, which its own row still has.
-                longer = partner[low + a] == one and overlap[base + a * size + two] > 0
-                if has_partner and not longer:
-                    continue
-                best = NONE
-                for b in range(size):
-                    if b == a or into[low + b] != NONE:
-                        continue
-                    if (
-                        best == NONE
-                        or overlap[base + a * size + b] < overlap[base + a * size + best]
-                    ):
-                        best = b
-                partner[low + a] = best
-            one = NONE
-            for a in range(size):
-                if into[low + a] != NONE:
-                    continue
-                value = overlap[base + a * size + partner[low + a]]
-                if one == NONE or value < overlap[base + one * size + partner[low + one]]:
-                    one = a
-            two = partner[low + one]
+        while end - low > least and end - low > 1:
+            one, two = NONE, NONE
+            # Ends: each round finds the partner of a block that has none. Merging only increases
+            # overlaps, so the others' partners need not be known.
+            while two == NONE:
+                one = alive[low]
+                for place in range(low + 1, end):
+                    if common[low + alive[place]] < common[low + one]:
+                        one = alive[place]
+                two = partner[low + one]
+                if two == NONE:
+                    best, best_us = NONE, 0.0
+                    for place in range(low, end):
+                        b = alive[place]
+                        us = overlap[base + one * size + b]
+                        if b != one and (best == NONE or us < best_us):
+                            best, best_us = b, us
+                    partner[low + one], common[low + one] = best, best_us
             if two < one:
                 one, two = two, one
             into[low + two] = low + one
-            left[low + two] = remaining
-            remaining -= 1
+            left[low + two] = end - low
+            kept = low
+            for place in range(low, end):
+                if alive[place] != two:
+                    alive[kept] = alive[place]
+                    kept += 1
+            end -= 1
+            partner[low + one] = NONE
             # The sum may count a time twice. It is only compared with others, and the exact time
             # would need all rows again.
-            for b in range(size):
-                overlap[base + one * size + b] += overlap[base + two * size + b]
+            for place in range(low, end):
+                b, us = alive[place], overlap[base + two * size + alive[place]]
+                if partner[low + b] == two or (partner[low + b] == one and us > 0):
+                    partner[low + b] = NONE
+                overlap[base + one * size + b] += us
                 overlap[base + b * size + one] = overlap[base + one * size + b]

@@ -99,7 +99,7 @@ class Result:
     def stuck(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """The instructions at which blocks are stuck; empty if all have ended."""
 
-def simulate(inputs: sley.model.simulation.inputs.LoopInputs, cuts: list[sley.model.simulation.inputs.Tiling], slots: int, until_us: float = float('inf')) -> Result:
+def simulate(inputs: sley.model.simulation.inputs.LoopInputs, cuts: list[sley.model.simulation.inputs.Tiling], slots: int, until_us: float = float('inf'), records: bool = True) -> Result:
     """
-    Runs calls on a topology, each with its cut of chunks into tiles as they are on links. A run that takes longer than until_us ends there.
+    Runs calls on a topology, each with its cut of chunks into tiles as they are on links. A run that takes longer than until_us ends as soon as that shows. records: whether the result has executions, and the bytes of links.
     """

@@ -90,7 +90,7 @@ class LoopInputs:
     before_us: float64 (connections,), from the move's end until the second hop begins.
     post_us: float64 (connections,), the part of this that the posts of a message take.
     post: int32 (connections,), the class of the posts; NONE without.
-    class_cap, class_push: float64 (classes,), `MoveClass` in bytes a microsecond.
+    class_cap, class_push: float64 (classes,), `MoveClasses` in bytes a microsecond.
     class_first, class_resource, class_weight: CSR, class -> resources, and how often its bytes
         cross each.
     capacity: float64 (resources,), bytes a microsecond. gamma: float64 (resources,), cost of
@@ -163,7 +163,6 @@ class LoopInputs:
             runs = Runs.of(plan, Messages.of(plan), waits, pulls(plan))
         speed = 1 - model.interpreter_loss if interpreter else 1.0
         moves = Moves.of(plan, topology, routes, speed, runs)
-        uses = [use for c in moves.classes for use in c.uses.items()]
         capacity, gamma = _resources(topology)
         latency = latencies(topology, plan.protocol, routes)
         # The sends of a rank into a switch's reductions share a fence, as NCCL's scatter.
@@ -205,11 +204,11 @@ class LoopInputs:
             before_us=latency * before,
             post_us=np.where(routes.remote, model.posts_us(plan.protocol), 0.0),
             post=moves.post,
-            class_cap=np.array([c.cap_GBps for c in moves.classes]) * 1e3,  # to bytes a us
-            class_push=np.array([c.push_GBps for c in moves.classes]) * 1e3,
-            class_first=np.cumsum([0, *(len(c.uses) for c in moves.classes)], dtype=np.int64),
-            class_resource=np.array([resource for resource, _ in uses], np.int32),
-            class_weight=np.array([weight for _, weight in uses], np.float64),
+            class_cap=moves.classes.cap_GBps * 1e3,  # to bytes a us
+            class_push=moves.classes.push_GBps * 1e3,
+            class_first=moves.classes.first,
+            class_resource=moves.classes.resource,
+            class_weight=moves.classes.weight,
             capacity=capacity,
             gamma=gamma,
             links=len(topology.links),

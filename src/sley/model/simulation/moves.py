@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from sley.ir.connections import Messages
-from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, BoolArray, ByteArray, FloatArray, IntArray
+from sley.ir.tables import NONE, BoolArray, ByteArray, Edges, FloatArray, IntArray, LongArray
 from sley.ir.topology import Topology
 from sley.ir.words import RECEIVES, REDUCES, SENDS, Op, Protocol
 from sley.model.simulation.routes import ConnectionRoutes
@@ -44,31 +43,56 @@ def memory_of(topology: Topology) -> IntArray:
     return topology.node if topology.shared_memory else own
 
 
-@dataclass(frozen=True)
-class MoveClass:
-    """Moves that cross the same resources at the same maximum rate.
+Uses: TypeAlias = tuple[IntArray | LongArray, IntArray | LongArray, FloatArray]
+"""A row each, in any order: a class of moves, a resource, and how often its bytes cross it."""
 
-    cap_GBps: the maximum rate of one move.
-    push_GBps: the rate that it demands of a link, for contention; an interpreter does not reduce
-        it, or its loss would help.
-    uses: how often its bytes cross each resource; the numbers of links are their rows, those of
-        memories follow, then the proxies of ranks, whose bytes are microseconds of posts.
+
+@dataclass(frozen=True)
+class MoveClasses:
+    """Classes of moves that cross the same resources at the same maximum rate.
+
+    cap_GBps: float64 (classes,), the maximum rate of one move.
+    push_GBps: float64 (classes,), the rate that it demands of a link, for contention; an
+        interpreter does not reduce it, or its loss would help.
+    first, resource, weight: CSR, class -> how often its bytes cross each resource; the numbers of
+        links are their rows, those of memories follow, then the proxies of ranks, whose bytes are
+        microseconds of posts.
     """
 
-    cap_GBps: float  # noqa: N815 - a unit
-    push_GBps: float  # noqa: N815
-    uses: dict[int, float]
+    cap_GBps: FloatArray  # noqa: N815 - a unit
+    push_GBps: FloatArray  # noqa: N815
+    first: LongArray
+    resource: IntArray
+    weight: FloatArray
 
     @classmethod
-    def in_turn(cls, parts: Sequence[tuple[MoveClass, float]]) -> MoveClass:
-        """Moves of several classes as one, for a byte: of each its share of the bytes."""
-        uses: defaultdict[int, float] = defaultdict(float)
-        for one, share in parts:
-            for resource, times in one.uses.items():
-                uses[resource] += times * share
-        cap = 1 / sum(share / one.cap_GBps for one, share in parts)
-        push = 1 / sum(share / one.push_GBps for one, share in parts)
-        return cls(cap, push, uses)
+    def of(cls, cap: FloatArray, push: FloatArray, uses: Sequence[Uses]) -> MoveClasses:
+        """uses: parts of them, in which a resource may come several times."""
+        kind, resource, weight = (np.concatenate(column) for column in zip(*uses, strict=True))
+        resources = int(resource.max(initial=0)) + 1
+        keys, which = np.unique(kind * resources + resource, return_inverse=True)
+        total = np.bincount(which, weight, len(keys))
+        keys, total = keys[total != 0], total[total != 0]
+        first = np.searchsorted(keys, np.arange(len(cap) + 1) * resources)
+        return cls(cap, push, first, (keys % resources).astype(np.int32), total)
+
+    def in_turn(self, parts: Sequence[Sequence[tuple[int, float]]]) -> MoveClasses:
+        """With further classes, each of moves of several of these in turn: of each, its share of
+        the bytes."""
+        if not parts:
+            return self
+        new = np.repeat(np.arange(len(parts)), [len(some) for some in parts])
+        old, share = np.array([part for some in parts for part in some]).T
+        old, sizes = old.astype(np.int64), np.diff(self.first)
+        rows = Edges(self.first, np.arange(len(self.resource), dtype=np.int32)).pick(old)
+        own = np.repeat(np.arange(len(sizes)), sizes), self.resource, self.weight
+        taken = self.weight[rows.target] * share[rows.source]
+        uses = [own, (len(sizes) + new[rows.source], self.resource[rows.target], taken)]
+        cap, push = (
+            np.append(rate, 1 / np.bincount(new, share / rate[old]))
+            for rate in (self.cap_GBps, self.push_GBps)
+        )
+        return MoveClasses.of(cap, push, uses)
 
 
 @dataclass(frozen=True)
@@ -86,14 +110,14 @@ class Moves:
     carried: FloatArray
     wire: IntArray
     post: IntArray
-    classes: list[MoveClass]
+    classes: MoveClasses
 
     @classmethod
     def of(
         cls, plan: Plan, topology: Topology, routes: ConnectionRoutes, speed: float, runs: Runs
     ) -> Moves:
         """speed: the fraction of a block's rate that remains, 1 for generated code."""
-        t, c, ranks = plan.instructions, routes.connections, topology.ranks
+        t, c, ranks, model = plan.instructions, routes.connections, topology.ranks, topology.model
         pairs = c.src.astype(np.int64) * ranks + c.dst
         pooled, pulled = _Pooled.of(plan), _Pulled.of(plan, routes)
         peers = plan.collective.ranks + len(plan.groups.offset)
@@ -110,44 +134,49 @@ class Moves:
             (pulled.taken_from + 1, peers),
         ):
             key = key * number + values
-        # Instructions with equal keys cross the same resources at the same rate, and the loop below
-        # computes each class once: millions of instructions have thousands of classes.
+        # Instructions with equal keys cross the same resources at the same rate: millions of
+        # instructions have thousands of classes.
         _, first, kind = np.unique(key, return_index=True, return_inverse=True)
         memory = len(topology.links) + memory_of(topology)
-        classes = [
-            _block_class(plan, i, topology.model, routes, memory, speed, pooled, pulled, saved)
-            for i in first.tolist()
-        ]
+        cap, push, uses = _block_classes(plan, first, routes, memory, speed, pooled, pulled, saved)
+        # The moves of proxies, which send parts from card to card.
         wire = np.full(len(c), NONE, np.int32)
         remote = np.flatnonzero(routes.remote)
-        _, first, which = np.unique(pairs[remote], return_index=True, return_inverse=True)
-        wire[remote] = len(classes) + which
-        classes += [_wire_class(k, topology, routes, memory) for k in remote[first].tolist()]
+        _, one, which = np.unique(pairs[remote], return_index=True, return_inverse=True)
+        one = remote[one]
+        wire[remote] = len(first) + which
+        on_wire = len(first) + np.arange(len(one))
+        uses.append(_crossed(routes.path, on_wire, one))
+        uses += [(on_wire, memory[ends[one]], np.ones(len(one))) for ends in (c.src, c.dst)]
+        slowest = [topology.links.GBps[routes.path[k]].min() for k in one.tolist()]
+        offered = np.full(len(one), model.block_GBps(LinkKind.NETWORK))
+        # Their posts.
         post = np.full(len(c), NONE, np.int32)
         senders, which = np.unique(c.src[remote], return_inverse=True)
-        post[remote] = len(classes) + which
-        posts_us = topology.model.posts_us(plan.protocol)
-        share = topology.model.proxy_us / posts_us if posts_us else 0.0
-        proxy = int(memory.max()) + 1
-        busy = [{proxy + rank: share} if share else {} for rank in senders.tolist()]
-        classes += [MoveClass(1e-3, 0.0, uses) for uses in busy]
+        post[remote] = len(first) + len(one) + which
+        posts_us = model.posts_us(plan.protocol)
+        share = model.proxy_us / posts_us if posts_us else 0.0
+        posting = len(first) + len(one) + np.arange(len(senders))
+        proxy = int(memory.max()) + 1 + senders.astype(np.int64)
+        uses.append((posting, proxy, np.full(len(senders), share)))
+        cap = np.concatenate([cap, slowest, np.full(len(senders), 1e-3)])
+        push = np.concatenate([push, offered, np.zeros(len(senders))])
+        classes = MoveClasses.of(cap, push, uses)
         idle = pooled.idle(plan) | (pulled.sent & (t.op == Op.SEND))
         idle |= (saved > 0) & (saved == _LOCAL[t.op] + _SENT[t.op])
         moved = np.where(idle, NONE, kind).astype(np.int32)
         # Data that stays in its rank carries no protocol flags.
         local, nop = (t.op == Op.COPY) | (t.op == Op.REDUCE), t.op == Op.NOP
-        carried = np.where(local, topology.model.wire_efficiency[plan.protocol], 1.0) * ~nop
+        carried = np.where(local, model.wire_efficiency[plan.protocol], 1.0) * ~nop
         known: dict[tuple[tuple[int, float], ...], int] = {}
         for row in np.flatnonzero(runs.length > 1).tolist():
             rows = slice(row, row + int(runs.length[row]))
             shares = zip(moved[rows].tolist(), carried[rows].tolist(), strict=True)
             parts = tuple((kind, share) for kind, share in shares if kind != NONE)
             moved[rows] = NONE
-            if parts and parts not in known:
-                known[parts] = len(classes)
-                classes.append(MoveClass.in_turn([(classes[kind], part) for kind, part in parts]))
-            moved[row] = known.get(parts, NONE)
-        return cls(moved, carried, wire, post, classes)
+            if parts:
+                moved[row] = known.setdefault(parts, len(cap) + len(known))
+        return cls(moved, carried, wire, post, classes.in_turn(list(known)))
 
 
 @dataclass(frozen=True)
@@ -207,71 +236,60 @@ class _Pulled:
 
 
 # More than eight parameters: all of a plan on a topology that its moves depend on.
-def _block_class(
+def _block_classes(
     plan: Plan,
-    instruction: int,
-    model: CostModel,
+    rows: LongArray,
     routes: ConnectionRoutes,
     memory: IntArray,
     speed: float,
     pooled: _Pooled,
     pulled: _Pulled,
     saved: ByteArray,
-) -> MoveClass:
-    """The moves of a block for an instruction. memory: the resource of each rank's memory. saved:
-    the loads and stores that runs spare each instruction, whose rate is that of the rest."""
-    t, ranks, rank = plan.instructions, plan.collective.ranks, int(plan.rank[instruction])
-    op, own, caps = t.op[instruction], int(memory[rank]), []
-    uses: defaultdict[int, float] = defaultdict(float)
-    local = float(_LOCAL[op] - saved[instruction])
-    words = _LOCAL[op] + _SENT[op]
-    for flags, peer in ((RECEIVES, t.recv_peer), (SENDS, t.send_peer)):
-        if not (flags[op] and peer[instruction] >= ranks):
-            continue
-        # A switch reads or writes the memory of the members, not this rank's FIFO.
-        members = plan.peers(int(peer[instruction]))
-        local -= flags is RECEIVES
-        for member in members:
-            uses[int(memory[member])] += 1
-        for link in routes.topology.switch_links(rank, up=flags is RECEIVES, members=members):
-            uses[link] += 1 / model.switch_efficiency
-        caps.append(model.block_GBps(LinkKind.NVLINK))
-    if (source := int(pulled.taken_from[instruction])) != NONE:
-        c = int(routes.connections.uses.receive[instruction])
-        caps.append(model.block_GBps(LinkKind(routes.kind[c])))
-        local -= 1
-        uses[int(memory[source])] += 1
-        for link in routes.path[c].tolist():
-            uses[link] += 1
-    if SENDS[op] and t.send_peer[instruction] < ranks and not pulled.sent[instruction]:
-        c = int(routes.connections.uses.send[instruction])
-        other = own
-        if pooled.sent[instruction]:
-            caps.append(model.local_block_GBps)
-        elif routes.remote[c]:
-            caps.append(model.block_GBps(LinkKind.NETWORK))
-        else:
-            caps.append(model.block_GBps(LinkKind(routes.kind[c])))
-            other = int(memory[routes.connections.dst[c]])
-            for link in routes.path[c].tolist():  # once for each time that it is crossed
-                uses[link] += 1
-        uses[other] += _SENT[op]
-    uses[own] += local
-    cap = min(caps, default=model.local_block_GBps)
-    share = 1.0 if REDUCES[op] else model.copy_share
-    faster = float(words / max(words - saved[instruction], 1))
-    used = {r: w for r, w in uses.items() if w}
-    return MoveClass(cap * speed * share * faster, cap * faster, used)
+) -> tuple[FloatArray, FloatArray, list[Uses]]:
+    """The moves of blocks for instructions, a class each: cap_GBps, push_GBps, and uses.
 
-
-def _wire_class(
-    connection: int, topology: Topology, routes: ConnectionRoutes, memory: IntArray
-) -> MoveClass:
-    """The moves of a proxy, which sends parts from card to card."""
-    links = routes.path[connection].tolist()
-    ends = (routes.connections.src[connection], routes.connections.dst[connection])
-    return MoveClass(
-        cap_GBps=float(topology.links.GBps[links].min()),
-        push_GBps=topology.model.block_GBps(LinkKind.NETWORK),
-        uses=dict(Counter([*links, *(int(memory[rank]) for rank in ends)])),
+    rows: (classes,), the instructions. memory: the resource of each rank's memory. saved: the loads
+    and stores that runs spare each instruction, whose rate is that of the rest.
+    """
+    t, ranks, model = plan.instructions, plan.collective.ranks, routes.topology.model
+    rank, op, saved = plan.rank[rows], t.op[rows], saved[rows]
+    send_peer, recv_peer, taken_from = t.send_peer[rows], t.recv_peer[rows], pulled.taken_from[rows]
+    words, local = _LOCAL[op] + _SENT[op], _LOCAL[op] - saved
+    by_kind = np.array([model.block_GBps(kind) for kind in LinkKind])
+    cap, uses = np.full(len(rows), np.inf), list[Uses]()
+    for flags, peer in ((RECEIVES, recv_peer), (SENDS, send_peer)):
+        for k in np.flatnonzero(flags[op] & (peer >= ranks)).tolist():
+            # A switch reads or writes the memory of the members, not this rank's FIFO.
+            members, up = np.array(plan.peers(int(peer[k]))), flags is RECEIVES
+            local[k] -= up
+            links = routes.topology.switch_links(int(rank[k]), up=up, members=members)
+            crossed = np.concatenate([memory[members], links])
+            weight = np.repeat([1, 1 / model.switch_efficiency], [len(members), len(links)])
+            uses.append((np.full(len(crossed), k), crossed, weight))
+            cap[k] = min(cap[k], by_kind[LinkKind.NVLINK])
+    pulls = np.flatnonzero(taken_from != NONE)
+    c = routes.connections.uses.receive[rows[pulls]]
+    cap[pulls] = np.minimum(cap[pulls], by_kind[routes.kind[c]])
+    local[pulls] -= 1
+    uses.append((pulls, memory[taken_from[pulls]], np.ones(len(pulls))))
+    uses.append(_crossed(routes.path, pulls, c))
+    sends = np.flatnonzero(SENDS[op] & (send_peer < ranks) & ~pulled.sent[rows])
+    c, kept = routes.connections.uses.send[rows[sends]], pooled.sent[rows[sends]]
+    cap[sends] = np.minimum(
+        cap[sends], np.where(kept, model.local_block_GBps, by_kind[routes.kind[c]])
     )
+    far = kept | routes.remote[c]
+    uses.append(_crossed(routes.path, sends[~far], c[~far]))
+    written = np.where(far, rank[sends], routes.connections.dst[c])
+    uses.append((sends, memory[written], _SENT[op[sends]]))
+    uses.append((np.arange(len(rows)), memory[rank], local))
+    cap[cap == np.inf] = model.local_block_GBps
+    faster = words / np.maximum(words - saved, 1)
+    share = np.where(REDUCES[op], 1.0, model.copy_share)
+    return cap * speed * share * faster, cap * faster, uses
+
+
+def _crossed(path: Edges, kind: LongArray, connection: IntArray | LongArray) -> Uses:
+    """The links that classes cross, each as often as on the path of its connection."""
+    links = path.pick(connection)
+    return kind[links.source], links.target.astype(np.int64), np.ones(len(links))

@@ -130,10 +130,10 @@ class Simulator:
         cut = Tiling.of(self.plan, self.topology.model, size_bytes)
         if self._keep or cut.tiles <= LONG:
             return self._time_us(cut, until_us)
-        few_us = self._steady_time_us(cut, STEADY, until_us)
+        further, least_us = self._further(cut)
+        few_us = self._steady_time_us(cut, STEADY, until_us - further * least_us)
         if few_us == math.inf:
             return few_us
-        further, least_us = self._further(cut)
         # If LONG tiles take longer, the tiles behind them end too late.
         most_us = (until_us + further * few_us) / (1 + further) * (1 + 1e-9)
         many_us = self._steady_time_us(cut, LONG, min(most_us, until_us))
@@ -153,16 +153,16 @@ class Simulator:
         return self._steady_us[key]
 
     def _time_us(self, cut: Tiling, until_us: float) -> float:
-        found = self._loop(cut, until_us)
+        found = self._loop(cut, until_us, records=False)
         return self._end_us(found) if found.is_whole else math.inf
 
-    def _loop(self, cut: Tiling, until_us: float = math.inf) -> Result:
-        """The run of all of these tiles. Errors: V203, S705."""
+    def _loop(self, cut: Tiling, until_us: float = math.inf, *, records: bool = True) -> Result:
+        """The run of all of these tiles. records: as for the event loop. Errors: V203, S705."""
         plan = self.plan
         refuse_many(plan.name, cut.tiles, len(plan.instructions))
         on_wire = cut.on_wire(self.topology.model.wire_efficiency[plan.protocol])
         simulate = load("sley.model.simulation._event_loop").simulate
-        found: Result = simulate(self.inputs, [on_wire], plan.slots, until_us)
+        found: Result = simulate(self.inputs, [on_wire], plan.slots, until_us, records)
         refuse_stuck(plan, found.stuck)
         return found
 
