@@ -28,7 +28,8 @@ def test_a_long_call_takes_as_long_as_all_of_its_tiles(collective, machines, siz
     assert full.tiles == short.tiles
     assert short.time_us == pytest.approx(full.time_us, rel=0.01)
     assert short.links.moved_bytes == pytest.approx(full.links.moved_bytes)
-    assert short.blocks.moving_us.sum() == pytest.approx(full.blocks.moving_us.sum(), rel=0.01)
+    # Over very many tiles blocks come to wait for slots more and more, which no few tiles show.
+    assert short.blocks.moving_us.sum() == pytest.approx(full.blocks.moving_us.sum(), rel=0.03)
     assert short.critical.end_us[-1] == pytest.approx(short.time_us)
     assert sum(limit_of(short).parts_us.values()) == pytest.approx(short.time_us)
     assert limit_of(short).factor is limit_of(full).factor
