@@ -172,6 +172,18 @@ def test_an_algorithm_without_a_size_gets_the_clusters() -> None:
     )
 
 
+def test_a_function_is_said_to_get_other_sizes_than_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "sized.py"
+    file.write_text(
+        "import sley\n"
+        "def needs(ranks): return sley.algorithms.build('ring-allreduce', ranks=ranks)\n"
+        "def has(ranks=4): return needs(ranks)\n"
+    )
+    words = ("--topology", "1x2", "-b", "1K")
+    assert f"{file}:has gets ranks=2, as 1x2 has" in sley("simulate", f"{file}:has", *words).stderr
+    assert "note" not in sley("simulate", f"{file}:needs", *words).stderr
+
+
 def test_parameters_of_the_model_can_be_set(ring: Path) -> None:
     (plain,) = simulated("simulate", ring, "-b", "1K")
     (later,) = simulated("simulate", ring, "-b", "1K", "--set", "launch_us=100")

@@ -116,6 +116,13 @@ def test_replan_compares_plans_before_and_after(
     assert slow["new_plan_us"] < gone["new_plan_us"]
 
 
+def test_replan_says_that_a_plan_stays_the_fastest() -> None:
+    words = ("--topology", "2x2", "--size", "1K", "--degraded", "nic1@1=0.99")
+    result = CliRunner().invoke(main, ["replan", "two-level-one-step-allreduce", *words])
+    assert result.exit_code == 0, result.output
+    assert "faster than the new plan: keep it" in result.stdout
+
+
 def test_replan_writes_files_for_runtimes(tmp_path: Path) -> None:
     """Plans in instruction order, or with Direct, have none."""
     new = tmp_path / "new.xml"
@@ -134,6 +141,8 @@ def test_replan_writes_files_for_runtimes(tmp_path: Path) -> None:
         (("--topology", "2x2", "--degraded", "nic0=0"), 2, "a share between 0 and 1"),
         (("--topology", "2x2", "--without", "nic7"), 2, "T608"),
         (("--ranks", "4", "--without", "nic0"), 2, "--topology"),
+        (("--topology", "2x2", "--without", "nic0", "-o", "new.txt"), 2, "F460"),
+        (("--topology", "ndv4:2.5", "--without", "nic0"), 2, "ndv4:2.\n"),
     ],
 )
 def test_wrong_failures_are_refused(words: tuple[str, ...], status: int, text: str) -> None:

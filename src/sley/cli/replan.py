@@ -24,7 +24,8 @@ from sley.compiler import choose
 from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import compared, fastest
 from sley.errors import SleyError
-from sley.formats import FORMATS, check_folder, files
+from sley.formats import by_suffix, check_folder, files
+from sley.formats.format import RuntimeFormat
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
@@ -87,8 +88,12 @@ def replan_command(
     """
     if not without and not degraded:
         raise click.UsageError("nothing has failed: give --without PART or --degraded PART=SHARE")
+    target = None
     if output is not None:
         check_folder(output)
+        # A file for a runtime has a plan that the runtime can run.
+        form = by_suffix(output, files.FORMATS)
+        target = form.targets[0] if isinstance(form, RuntimeFormat) else None
     plan = plan_of(prefer_in_place(selection), phases, verify=True)
     if plan.topology is None:
         raise click.UsageError("a topology is needed: give --topology")
@@ -101,9 +106,6 @@ def replan_command(
             options = compared(plan.collective.name, switched=len(plan.grouped) > 0)
             plan = choose(lift(plan), size, whole, **options).at(size).plan
         name, in_place = plan.collective.name, plan.collective.in_place
-        # A file for a runtime has a plan that the runtime can run.
-        form = FORMATS.get(output.suffix.lower()) if output else None
-        target = form and form.targets[0]
         more: dict[str, Any] = {"target": target, "interpreter": False, "limit_s": limit_s}
         made = fastest(name, left, size, in_place=in_place, **more)
     note_left(made.left)
@@ -125,13 +127,17 @@ def replan_command(
         where = None if output is None else str(output)
         phases.print_json(topology=left.name, size_bytes=size, **times, output=where)
         return
-    cannot = f"{plan.name} can't run: a path of its transfers is gone"
+    if after is None:
+        now = f"{plan.name} can't run: a path of its transfers is gone"
+    else:
+        faster = ", faster than the new plan: keep it" if after < found.end.time_us else ""
+        now = f"{after:.1f} us, {plan.name}{faster}"
     print_rows(
         [
             ("topology", left.name),
             (f"bound, {size_text(size)}", f"{bounds[1]:.1f} us; {bounds[0]:.1f} us before"),
             ("before", f"{before:.1f} us, {plan.name}"),
-            ("after", cannot if after is None else f"{after:.1f} us, {plan.name}"),
+            ("after", now),
             (
                 "new plan",
                 f"{found.end.time_us:.1f} us, {found.end.of_bound:.1%} of the bound, {new.name}, "

@@ -382,7 +382,12 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
     is_listed = source_of(selection).kind is None
     collective = CATALOG[selection.what].collective if is_listed else None
     fitting = arguments_on(topology, parameters, arguments, collective)
-    return replace(selection, **({} if given else own), arguments=fitting)
+    if given:
+        return replace(selection, arguments=fitting)
+    if not is_listed and not own.keys() <= set(maker_of(selection).required):
+        sizes = ", ".join(f"{word}={value}" for word, value in own.items())
+        print_note(f"{selection.what} gets {sizes}, as {topology.name} has, not its own defaults")
+    return replace(selection, **own, arguments=fitting)
 
 
 def _program(selection: Selection) -> Program:

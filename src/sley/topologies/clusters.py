@@ -160,6 +160,8 @@ def look_up(name: str) -> LoadedTopology:
     elif part := _PART.fullmatch(name):
         remedy = f'A file with name = "part", like = "{part[2]}" and gpus = {part[1]}, each on its '
         remedy += "own line, describes a machine with so many GPUs: FILE.toml:NODES."
+    elif (own := name.partition(":")[0]) in machine_names():
+        remedy = f"Give a whole number of nodes, such as {own}:2."
     raise T604.error(
         expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
         "mesh:4x4, torus:4x4x4, routed-torus:4x4, one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",
