@@ -641,8 +641,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "simulator inputs: each connection has a proxy of its own",
         "model/simulation",
-        "{proxy + rank: share} if share else {}",
-        "{}",
+        "np.full(len(senders), share)",
+        "np.zeros(len(senders))",
     ),
     _fault(
         "sharing: no other flow gets the rate of a flow that ends",

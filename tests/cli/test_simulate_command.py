@@ -180,7 +180,7 @@ def test_a_function_is_said_to_get_other_sizes_than_its_own(tmp_path: Path) -> N
         "def has(ranks=4): return needs(ranks)\n"
     )
     words = ("--topology", "1x2", "-b", "1K")
-    assert f"{file}:has gets ranks=2, as 1x2 has" in sley("simulate", f"{file}:has", *words).stderr
+    assert f"{file}:has gets ranks=2 of 1x2" in sley("simulate", f"{file}:has", *words).stderr
     assert "note" not in sley("simulate", f"{file}:needs", *words).stderr
 
 

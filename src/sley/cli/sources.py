@@ -384,9 +384,9 @@ def _fit_to(topology: Topology | None, selection: Selection) -> Selection:
     fitting = arguments_on(topology, parameters, arguments, collective)
     if given:
         return replace(selection, arguments=fitting)
-    if not is_listed and not own.keys() <= set(maker_of(selection).required):
+    if source_of(selection).is_python and not own.keys() <= set(maker_of(selection).required):
         sizes = ", ".join(f"{word}={value}" for word, value in own.items())
-        print_note(f"{selection.what} gets {sizes}, as {topology.name} has, not its own defaults")
+        print_note(f"{selection.what} gets {sizes} of {topology.name}, whatever its defaults are")
     return replace(selection, **own, arguments=fitting)
 
 
