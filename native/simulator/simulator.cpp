@@ -148,7 +148,8 @@ SimulatorResult Simulator::run() {
     return std::move(result_);
 }
 
-// Whether the run can't end by `until_us`: now and then also by the time that is left.
+// Whether the run ends after `until_us`: by its next event, and now and then by the time that is
+// left.
 bool Simulator::is_over(double next_us) {
     const double until_us = settings_.until_us;
     if (next_us > until_us) return true;

@@ -152,7 +152,7 @@ _OUTSIDE = frozenset({VertexKind.NETWORK})
 _NO_GPU = frozenset(VertexKind) - {VertexKind.GPU}
 
 
-MOST_PATHS = 2**16
+_MOST_PATHS = 2**16
 """Paths that are kept: a search asks again and again for those of the same ranks."""
 
 
@@ -166,7 +166,7 @@ class Routes:
         self._node: list[int] = vertices.node.tolist()
         self._card: list[int] = card.tolist()
         self._walk = cache(self._graph.walk)
-        self.path = lru_cache(MOST_PATHS)(self._path)
+        self.path = lru_cache(_MOST_PATHS)(self._path)
 
     def _path(self, src: int, dst: int) -> list[int]:
         """The links from one rank to another, in order; none if they are not linked."""

@@ -238,9 +238,9 @@ def _merge_least(
 ) -> None:
     """Fills `into` and `left`, see `Merges`, both NONE at first; changes `overlap`.
 
-    alive: (blocks,), at first places of blocks; those of a rank that are not merged come first.
-    partner, common: (blocks,), the block that each one overlaps least, and how long; where a merge
-        has changed that, NONE, and how long at least. Blocks are numbered within the rank.
+    Blocks are numbered within the rank. alive: (blocks,), filled with those that are not merged.
+    partner: (blocks,), the one that each overlaps least; NONE where a merge has changed it.
+    common: (blocks,), how long they overlap; how long at least, where the partner is NONE.
     """
     for r in range(len(rank_block) - 1):
         low, size, base = rank_block[r], rank_block[r + 1] - rank_block[r], offset[r]
