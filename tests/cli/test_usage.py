@@ -95,6 +95,8 @@ def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
     ("line", "told"),
     [
         ("run ring-alreduce --ranks 2", "Did you mean ring-allreduce"),
+        ("choose allredcue --topology ndv4", "Did you mean allreduce or"),
+        ("choose alltoal --topology ndv4", "Did you mean alltoall or"),
         (
             "run All_Reduce --nodes 2 --gpus 4 -b 1M",
             "its algorithms: sley run ring-allreduce --nodes 2 --gpus 4 -b 1M. They are ring-allre",
