@@ -9,7 +9,15 @@ import click
 
 from sley.cli.nccl import by_name, is_nccl, simulate_nccl
 from sley.cli.options import ARG, PlanCommand, Selection, common_options, plan_options, size_options
-from sley.cli.output import Command, Phases, diagnostics_json, echo, print_written, report_error
+from sley.cli.output import (
+    Command,
+    Phases,
+    diagnostics_json,
+    echo,
+    options_of,
+    print_written,
+    report_error,
+)
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import choosing_for, fitting, plan_of, prefer_in_place
@@ -25,7 +33,18 @@ def _selection(selection: Selection) -> Selection:
     return selection
 
 
-@click.command("compare", cls=Command)
+class _Comparison(Command):
+    """Says where an option of a WHAT belongs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        of_what = options_of(_selection) - options_of(self)
+        for word in args:
+            if word.partition("=")[0] in of_what:
+                raise click.UsageError(f"quote {word} with its WHAT: 'WHAT {word} ...'", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.command("compare", cls=_Comparison)
 @click.argument("what", nargs=-1, required=True)
 @click.option("--topology", help="For each WHAT without one: NAME[:NODES], NODESxGPUS, or a file.")
 @size_options("64M")
