@@ -7,6 +7,8 @@ import pickle
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from contextlib import nullcontext
 from itertools import pairwise
 from multiprocessing import active_children
@@ -23,6 +25,7 @@ from sley.compiler import comparison
 from sley.compiler.candidates import Series
 from sley.topologies.one_gpu import ONE_H100
 from support.inputs.schedule_files import forest
+from support.processes.meeting import wait_until
 
 FEW = ("--topology", "ndv4", "--instances", "1,8", "--channels", 1)
 
@@ -291,3 +294,23 @@ def test_processes_ignore_an_interrupt_from_their_first_moment_on() -> None:
     ignored = [int(re.search(r"SigIgn:\s*(\w+)", one)[1], 16) for one in states]  # type: ignore[index]
     assert len(ignored) == 2
     assert all(mask >> (signal.SIGINT - 1) & 1 for mask in ignored)
+
+
+def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """A memory limit or a job's end may kill it alone."""
+    script = (
+        "import os, signal, sys\n"
+        "from multiprocessing import active_children\n"
+        "from sley.cli.options import executor_of\n"
+        "if __name__ == '__main__':\n"
+        "    with executor_of(2) as executor:\n"
+        "        [one.result() for one in [executor.submit(int) for _ in range(8)]]\n"
+        "        pids = ' '.join(str(one.pid) for one in active_children())\n"
+        "        open(sys.argv[1], 'w').write(pids)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    file = tmp_path / "pids"
+    killed = subprocess.run([sys.executable, "-c", script, file], check=False)
+    left = [Path("/proc") / pid for pid in file.read_text().split()]
+    assert (killed.returncode, len(left)) == (-signal.SIGKILL, 2)
+    wait_until(lambda: not any(one.exists() for one in left))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,8 +11,9 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar, TypeVar
 
 import click
@@ -530,7 +532,7 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
         yield None
         return
     # Processes that start afresh: a forked one has locks of threads that it doesn't have.
-    executor = ProcessPoolExecutor(jobs, get_context("spawn"))
+    executor = ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent)
     # Ctrl-C reaches them, too, but this process decides what it ends: they ignore it from their
     # first moment on, as they inherit, but for turns of searches.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -544,6 +546,18 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         executor.shutdown(cancel_futures=True)
         signal.signal(signal.SIGINT, before)
+
+
+def _end_with_parent() -> None:
+    """Lets this process end when its parent is killed: its queue stays open, for the others write
+    to it, too."""
+
+    def end() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=end, daemon=True).start()
 
 
 def common_options(command: F) -> F:
