@@ -481,18 +481,16 @@ void Simulator::begin_flow(std::int32_t flow, std::int32_t kind, double amount) 
 // Subtracts and records the bytes that a flow has moved since its rate changed.
 void Simulator::settle(std::int32_t flow) {
     Flow& f = flows_[flow];
-    const double bytes = std::min(f.left, sharing_.rate(flow) * (now_ - f.since));
-    if (bytes > 0 && settings_.records) {
-        const FlowClasses& classes = sharing_.classes();
-        const std::int32_t kind = sharing_.kind(flow);
-        for (std::int64_t k = classes.first[kind]; k < classes.first[kind + 1]; ++k) {
-            if (classes.resource[k] < settings_.links) {
-                record(classes.resource[k], f.since, now_, bytes);
-            }
-        }
+    const double since = std::exchange(f.since, now_);
+    const double bytes = std::min(f.left, sharing_.rate(flow) * (now_ - since));
+    if (bytes <= 0) return;
+    f.left -= bytes;
+    if (!settings_.records) return;
+    const FlowClasses& classes = sharing_.classes();
+    const std::int32_t kind = sharing_.kind(flow);
+    for (std::int64_t k = classes.first[kind]; k < classes.first[kind + 1]; ++k) {
+        if (classes.resource[k] < settings_.links) record(classes.resource[k], since, now_, bytes);
     }
-    if (bytes > 0) f.left -= bytes;
-    f.since = now_;
 }
 
 // Adds to a link's load; doubles the length of the bins if the run exceeds them.

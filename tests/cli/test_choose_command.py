@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import shlex
 import signal
@@ -15,10 +16,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sley import load, topologies
+from sley import Options, load, topologies
 from sley.cli import main
 from sley.cli.options import executor_of
 from sley.compiler import comparison
+from sley.compiler.candidates import Series
 from sley.topologies.one_gpu import ONE_H100
 from support.inputs.schedule_files import forest
 
@@ -157,6 +159,22 @@ def test_ctrl_c_ends_a_search_with_the_best_so_far(monkeypatch: pytest.MonkeyPat
     assert result.exit_code == 130
     assert "combinations not compared" in result.stdout
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_ends_a_turn_of_another_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_compiler: object, _task: object) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "the whole turn"
+
+    monkeypatch.setattr(comparison, "_run", interrupted)
+    task = comparison._Task((Series(0, 0, (Options(),)),), {}, frozenset(), {}, float("inf"))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `executor_of` starts processes
+    try:
+        found = comparison._run_there(pickle.dumps("compiler"), task)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (found.compared, found.done, found.rest) == ([], 0, task.series)
 
 
 def test_ctrl_c_ends_a_command_with_the_exit_code_of_shells(

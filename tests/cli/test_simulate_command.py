@@ -297,6 +297,15 @@ def test_mistakes_end_with_their_code_and_message(
     assert told in result.output
 
 
+def test_what_cannot_be_compared_is_refused_before_the_first_is_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("sley.model.simulation.Simulator.__call__")
+    what = ("ring-allreduce", "ring-allreduce --ranks 4")
+    result = sley("compare", *what, "--topology", "1x8")
+    assert (result.exit_code, "C313" in result.stderr) == (1, True), result.output
+
+
 def test_the_librarys_algorithms_are_in_place_unless_asked() -> None:
     ring = ("ring-allgather", "--topology", "1x4", "--no-fusion", "-b", "16M")
     (usual,) = simulated("simulate", *ring)

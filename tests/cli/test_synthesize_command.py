@@ -55,6 +55,14 @@ def test_a_topology_without_room_for_trees_is_refused() -> None:
         assert "144" in result.stderr
 
 
+@pytest.mark.parametrize("collective", ["allreduce", "alltoall"])
+def test_one_rank_is_refused_in_words_of_the_command(collective: str) -> None:
+    result = sley("synthesize", collective, "--topology", "1x1")
+    assert result.exit_code == 1
+    assert "error: T612" in result.stderr
+    assert "found:    1 on 1x1" in result.stderr
+
+
 def test_a_program_is_not_written_as_another_kind_of_file(tmp_path: Path) -> None:
     file = tmp_path / "trees.xml"
     result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", file)

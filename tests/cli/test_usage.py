@@ -62,7 +62,10 @@ def sley(*arguments: object) -> Result:
         ("run ring-allreduce --ranks 2 --dtype bf17", "'bf17' is not one of 'bfloat16'"),
         ("run ring-allreduce --ranks 2 --protocol ll3", "one of 'simple', 'll', 'll128'"),
         ("run ring-allreduce --ranks 2 --root 9", "takes no --root. It takes --ranks"),
-        ("compile ring-allreduce --rank 4", "Did you mean one of: '--ranks'"),
+        (
+            "compile ring-allreduce --rank 4",
+            "no --rank. Did you mean --ranks or --show-rank? Com",
+        ),
         ("compile ring-allreduce --ranks 4 --target nvidia -o x.xml", "one of 'executor', 'rccl'"),
         ("compile", "Missing argument 'WHAT'"),
         ("draw ring-allreduce --ranks 4", "Missing option '-o'"),
@@ -82,6 +85,18 @@ def sley(*arguments: object) -> Result:
         ("list nothing-like-this", "no algorithm has 'nothing-like-this' in its name"),
         ("simulate hm-allreduce --topology 2x4 --ranks 8", "hm-allreduce takes no --ranks"),
         ("--verison", "Did you mean '--version'?"),
+        ("topology show ndv4 --limit 3", "topology show has no --limit. Commands with it: syn"),
+        ("bound --limit 3", "Commands with it: synthesize, replan, choose"),
+        ("tune show x -j 2", "Commands with it: choose, tune train, tune sweep"),
+        ("synthesize allreduce --topolgy 1x2", "Did you mean '--topology'?"),
+        ("compare ring-allreduce --schedule=hpds", "quote --schedule=hpds with its WHAT"),
+        ("synthesize allreduce --topology 1x2 --size 1K --size 2M", "give --size once"),
+        ("simulate ring-allreduce --topology 1x2 -b 1K --begin 2K", "give --begin once"),
+        (
+            "compile ring-allreduce --in-place --out-of-place",
+            "give --in-place or --out-of-place on",
+        ),
+        ("package d --same-bits --balanced-bits", "give --same-bits or --balanced-bits once"),
     ],
 )
 def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
@@ -95,6 +110,8 @@ def test_wrong_usage_is_told_in_options(line: str, told: str) -> None:
     ("line", "told"),
     [
         ("run ring-alreduce --ranks 2", "Did you mean ring-allreduce"),
+        ("choose allredcue --topology ndv4", "Did you mean allreduce or"),
+        ("choose alltoal --topology ndv4", "Did you mean alltoall or"),
         (
             "run All_Reduce --nodes 2 --gpus 4 -b 1M",
             "its algorithms: sley run ring-allreduce --nodes 2 --gpus 4 -b 1M. They are ring-allre",

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import sley
 from sley.compiler import comparison, pipeline
-from sley.compiler.candidates import LEAST_BLOCKS, candidates
+from sley.compiler.candidates import LEAST_BLOCKS, CandidateCompiler, candidates
 from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
-from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row
+from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row, search_ranges
 from sley.compiler.space import Space
 from sley.ir.plan_table import read_table
 from sley.ir.sizes import SizeRange
@@ -96,7 +96,9 @@ def test_no_two_neighbours_could_be_one_range_within_the_models_error(table: sle
 
 def test_a_range_ends_at_a_given_size_with_what_a_search_up_to_it_chooses() -> None:
     options = {"instances": [1, 4, 16], "channels": 1, "protocol": "LL", "schedule": "msccl"}
-    whole = sley.choose(RING, ["4K", "8K", "64K"], NDV4, ends=[4 << 10], **options)
+    space = Space.of(None, options, None)
+    compiler = CandidateCompiler([(RING, None)], NDV4, space, interpreter=False)
+    whole = search_ranges(compiler, [4 << 10, 8 << 10, 64 << 10], ends=[4 << 10])
     parts = [sley.choose(RING, sizes, NDV4, **options) for sizes in ("4K", ["8K", "64K"])]
     chosen = [choice for part in parts for choice in part.ranges]
     assert [one.options for one in whole.ranges] == [one.options for one in chosen]

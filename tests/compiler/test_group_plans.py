@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import sley
-from sley import GroupCall, SleyError, topologies
-from sley.compiler import group_plans
+from sley import GroupCall, Options, Plan, Program, SleyError, topologies
+from sley.compiler import Choice, group_plans, synthesis
+from sley.compiler.synthesis import Fastest
 from sley.ir.cost_model import CostModel
 from sley.model.simulation import GroupRun, simulate_at_once
 from sley.topologies import grid_groups
@@ -63,6 +66,28 @@ def test_layers_of_groups_share_links_and_blocks() -> None:
     for one in alone:
         assert one.bound_us <= one.time_us.max() <= one.apart_us.max()
         assert one.apart_us == pytest.approx(one.alone_us)  # their groups share no links
+
+
+def test_plans_of_the_search_are_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, compiled = list[Choice](), list[tuple[Program, Options]]()
+
+    def fastest(*arguments: Any, **words: Any) -> Fastest:
+        found = synthesis.fastest(*arguments, **words)
+        chosen.append(found.choice)
+        return found
+
+    def compile(program: Program, options: Options, **words: Any) -> Plan:
+        compiled.append((program, options))
+        return sley.compile(program, options, **words)
+
+    monkeypatch.setattr(group_plans, "fastest", fastest)
+    monkeypatch.setattr(group_plans, "compile", compile)
+    calls = [GroupCall("allreduce", "1M", [[0, 1], [2, 3]])]
+    sley.plan_groups(calls, "2x2")
+    assert compiled
+    for one in chosen:
+        assert (one.program, one.options) not in compiled
+        assert sley.compile(one.program, one.options, topology=one.plan.topology) == one.plan
 
 
 @pytest.mark.parametrize(

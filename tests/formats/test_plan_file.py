@@ -209,6 +209,17 @@ def test_a_newer_minor_version_may_add_what_is_ignored(
     assert loaded_of(sealed(newer[:10] + b"\7\0" + newer[12:])) == plan
 
 
+def test_parameters_that_an_earlier_version_did_not_write_are_told(tmp_path: Path) -> None:
+    data, file = content_of(hm()), tmp_path / "old.plan"
+    head = header(data)
+    del head["topology"]["model"]["multiprocessors"]
+    for content, told in ((with_header(data, head), ["F434"]), (data, [])):
+        file.write_bytes(content)
+        notes = read(file).notes
+        assert [note.code for note in notes] == told
+        assert all("multiprocessors=108, which" in note.found for note in notes)
+
+
 def test_a_file_is_recognised_by_its_content(tmp_path: Path) -> None:
     plan = PLANS["ring"]()
     sley.save(plan, tmp_path / "x.plan")

@@ -208,6 +208,16 @@ def test_nvidia_smi_with_a_switch_gives_its_machine(tmp_path: Path) -> None:
     assert (topology.vertices.kind == VertexKind.PCIE).sum() == 2 * (8 + 2)
 
 
+def test_a_machine_with_switches_that_reduce_is_named(tmp_path: Path) -> None:
+    told = [n.found for n in loaded(tmp_path, "topo.txt", H100).notes]
+    (note,) = [one for one in told if "NVLS" in one]
+    like = note.partition("like=")[2].partition(" ")[0]
+    named = topologies.read(tmp_path / "topo.txt", like=like)
+    assert named.topology.in_network
+    for found in (named, loaded(tmp_path, "topo", DGX1)):
+        assert not any("NVLS" in n.found for n in found.notes)
+
+
 def test_nvidia_smi_of_a_dgx1_has_its_links(tmp_path: Path) -> None:
     topology = loaded(tmp_path, "topo", DGX1).topology
     known = topologies.dgx1()

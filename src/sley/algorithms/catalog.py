@@ -98,16 +98,15 @@ def for_collective(name: str) -> list[Algorithm]:
 
 
 def find(name: str) -> Algorithm:
-    """The algorithm `name`. Errors: L120, which suggests similar names."""
+    """The algorithm `name`. Errors: L120, which suggests similar names, collectives too."""
     if name in CATALOG:
         return CATALOG[name]
-    own = [algorithm.name for algorithm in for_collective(name)]
+    known = {algorithm.collective for algorithm in CATALOG.values()} | CATALOG.keys()
+    own = ", ".join(algorithm.name for algorithm in for_collective(name))
     raise L120.error(
         expected="an algorithm that `sley list` prints",
         found=f"{name!r}, a collective" if own else repr(name),
-        remedy=f"Name algorithms for it: {', '.join(own)}."
-        if own
-        else did_you_mean(str(name), CATALOG),
+        remedy=f"Name algorithms for it: {own}." if own else did_you_mean(str(name), known),
     )
 
 

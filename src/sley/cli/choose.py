@@ -6,8 +6,9 @@ import shlex
 import sys
 from dataclasses import asdict, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -136,20 +137,52 @@ def choose_command(  # as many parameters as options; click passes each by name
     assert cluster is not None  # --topology is required
     needs = {} if target is None and output is None else _form(runtime).needs
     switches = needs.get("switches", options["switches"]) is not False
-
-    def program_of(one: Selection) -> tuple[Program | Plan, Selection]:
-        one = in_order(one, same_bits)
-        found = program_on(prefer_in_place(one), cluster, phases, switches=switches)
-        if same_bits:
-            plan = found if isinstance(found, Plan) else compile(found)
-            check_same_bits(plan, cluster.node, same_bits)
-        return found, one
-
-    made = [pair for one in selections for pair in fitting(one, cluster, program_of)]
+    make = partial(_candidate, cluster, same_bits, switches, phases)
+    made = [pair for one in selections for pair in fitting(one, cluster, make)]
     programs = [program for program, _ in made]
     if nccl:
         check_nccl(programs[0].collective, cluster)
         note_better_switches(topology)
+    options |= {"target": target if output is None else runtime, "resume": resume}
+    options |= {"interpreter": simulating.interpreter, "model": simulating.model(cluster)}
+    searched = (programs, [*sizes, last], cluster)
+    choices, is_interrupted = _search(jobs, phases, *searched, limit_s=limit_s, **options)
+    for one in choices.ranges if same_bits else ():
+        check_same_bits(one.plan, cluster.node, same_bits)
+    paths: list[Path] = []
+    if output is not None:
+        with phases("writing"):
+            paths = choices.save(output, target=runtime)
+    theirs = _nccl_beside(choices, phases) if nccl else []
+    commands = [_command(one, made, topology, choices, simulating) for one in choices.ranges]
+    if phases.quiet:
+        more = {"nccl": [asdict(one) for one in theirs]} if nccl else {}
+        print_json(_json(choices, commands, paths) | more | {"seconds": phases.seconds})
+    else:
+        _print(choices, commands, theirs, paths, runtime, phases)
+    if is_interrupted:
+        sys.exit(INTERRUPTED)
+
+
+_Made: TypeAlias = tuple[Program | Plan, Selection]
+"""A program or a plan, with its selection."""
+
+
+def _candidate(
+    cluster: Topology, same_bits: SameBits, switches: bool, phases: Phases, one: Selection
+) -> _Made:
+    """What a selection stands for, if it fits. switches: whether those of the cluster are used.
+    Errors: those of `program_on` and `check_same_bits`."""
+    one = in_order(one, same_bits)
+    found = program_on(prefer_in_place(one), cluster, phases, switches=switches)
+    if same_bits:
+        plan = found if isinstance(found, Plan) else compile(found)
+        check_same_bits(plan, cluster.node, same_bits)
+    return found, one
+
+
+def _search(jobs: int, phases: Phases, *searched: Any, **options: Any) -> tuple[Choices, bool]:
+    """The choices of `choose`, in several processes, and whether Ctrl-C ended the search."""
     with (
         executor_of(jobs) as executor,
         first_interrupt() as is_interrupted,
@@ -160,40 +193,18 @@ def choose_command(  # as many parameters as options; click passes each by name
             report(done, total)
             return is_interrupted()
 
-        choices = choose(
-            programs,
-            [*sizes, last],
-            cluster,
-            interpreter=simulating.interpreter,
-            model=simulating.model(cluster),
-            target=target if output is None else runtime,
-            limit_s=limit_s,
-            progress=show,
-            executor=executor,
-            resume=resume,
-            **options,
-        )
-    for one in choices.ranges if same_bits else ():
-        check_same_bits(one.plan, cluster.node, same_bits)
-    paths: list[Path] = []
-    if output is not None:
-        with phases("writing"):
-            paths = choices.save(output, target=runtime)
-    theirs: list[Beside] = []
-    if nccl:
-        try:
-            with phases("simulating NCCL"):
-                theirs = nccl_beside(choices)
-        except SleyError as error:  # the search took long, and its result holds
-            report_notes(error.diagnostics)
-    commands = [_command(one, made, topology, choices, simulating) for one in choices.ranges]
-    if phases.quiet:
-        more = {"nccl": [asdict(one) for one in theirs]} if nccl else {}
-        print_json(_json(choices, commands, paths) | more | {"seconds": phases.seconds})
-    else:
-        _print(choices, commands, theirs, paths, runtime, phases)
-    if is_interrupted():
-        sys.exit(INTERRUPTED)
+        choices = choose(*searched, progress=show, executor=executor, **options)
+    return choices, is_interrupted()
+
+
+def _nccl_beside(choices: Choices, phases: Phases) -> list[Beside]:
+    """NCCL's times. The search took long, and its result holds without them: errors are notes."""
+    try:
+        with phases("simulating NCCL"):
+            return nccl_beside(choices)
+    except SleyError as error:
+        report_notes(error.diagnostics)
+        return []
 
 
 def _print(
@@ -267,13 +278,12 @@ def _with_own(
 
 def _command(
     choice: Choice,
-    made: list[tuple[Program | Plan, Selection]],
+    made: list[_Made],
     topology: str,
     choices: Choices,
     simulating: Simulating,
 ) -> str:
-    """The command that simulates a choice at both ends of its range. made: the programs and plans,
-    each with its selection."""
+    """The command that simulates a choice at both ends of its range."""
     named = [
         one
         for program, one in made

@@ -9,13 +9,21 @@ import click
 
 from sley.cli.nccl import by_name, is_nccl, simulate_nccl
 from sley.cli.options import ARG, PlanCommand, Selection, common_options, plan_options, size_options
-from sley.cli.output import Command, Phases, diagnostics_json, echo, print_written, report_error
+from sley.cli.output import (
+    Command,
+    Phases,
+    diagnostics_json,
+    echo,
+    options_of,
+    print_written,
+    report_error,
+)
 from sley.cli.simulate import run_sizes, simulation_json
 from sley.cli.simulating import Reports, Simulating, report_options, simulation_options
 from sley.cli.sources import choosing_for, fitting, plan_of, prefer_in_place
 from sley.errors import SleyError
-from sley.model.simulation import Simulation
-from sley.report.simulation import comparison_table
+from sley.model.simulation import Simulation, Simulator
+from sley.report.simulation import check_comparable, comparison_table
 from sley.topologies import find
 
 
@@ -25,7 +33,18 @@ def _selection(selection: Selection) -> Selection:
     return selection
 
 
-@click.command("compare", cls=Command)
+class _Comparison(Command):
+    """Says where an option of a WHAT belongs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        of_what = options_of(_selection) - options_of(self)
+        for word in args:
+            if word.partition("=")[0] in of_what:
+                raise click.UsageError(f"quote {word} with its WHAT: 'WHAT {word} ...'", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.command("compare", cls=_Comparison)
 @click.argument("what", nargs=-1, required=True)
 @click.option("--topology", help="For each WHAT without one: NAME[:NODES], NODESxGPUS, or a file.")
 @size_options("64M")
@@ -49,31 +68,52 @@ def compare_command(
     """
     if topology is not None:
         find(topology)  # an unknown one is told once, not for each WHAT
+    made: list[tuple[str, Selection, list[tuple[str, Simulator]]]] = []
     columns: list[tuple[str, list[Simulation]]] = []
     refused: list[tuple[str, SleyError]] = []
 
-    def simulate(selection: Selection) -> tuple[Selection, list[Simulation]]:
+    def simulator_of(selection: Selection) -> tuple[Selection, Simulator]:
         plan = plan_of(prefer_in_place(selection), phases, verify=True)
-        simulator = simulating.simulator(plan, executions=bool(reports))
-        with phases("simulating"):
-            return selection, run_sizes(simulator, sizes, quiet=phases.quiet)
+        return selection, simulating.simulator(plan, executions=bool(reports))
 
     for text in what:
         try:
-            selection = _parse(text, topology)
-            if is_nccl(selection):
-                with phases("simulating"):
+            selection, found = _parse(text, topology), list[tuple[Selection, Simulator]]()
+            if not is_nccl(selection):
+                cluster = None if selection.topology is None else find(selection.topology)
+                found = fitting(choosing_for(selection, sizes), cluster, simulator_of)
+            made.append((text, selection, [(_named(text, selection, one), s) for one, s in found]))
+        except SleyError as error:
+            refused.append((text, error))
+    check_comparable((name, s.plan) for *_, row in made for name, s in row)
+    for text, selection, row in made:
+        try:
+            with phases("simulating"):
+                if is_nccl(selection):
                     columns += by_name(
                         simulate_nccl(selection, simulating, sizes, executions=bool(reports))
                     )
-                continue
-            cluster = None if selection.topology is None else find(selection.topology)
-            found = fitting(choosing_for(selection, sizes), cluster, simulate)
-            named = [(_named(text, selection, one), row) for one, row in found]
-            known = {name for name, _ in columns}
-            columns += [(name, row) for name, row in named if name not in known]
+                known = {name for name, _ in columns}
+                columns += [
+                    (name, run_sizes(s, sizes, quiet=phases.quiet))
+                    for name, s in row
+                    if name not in known
+                ]
         except SleyError as error:
             refused.append((text, error))
+    _print(what, columns, refused, reports, phases)
+    if refused:
+        sys.exit(1)
+
+
+def _print(
+    what: tuple[str, ...],
+    columns: list[tuple[str, list[Simulation]]],
+    refused: list[tuple[str, SleyError]],
+    reports: Reports,
+    phases: Phases,
+) -> None:
+    """Prints what was simulated, by name, and what was refused; writes the reports."""
     labels = _labels(what)
     shown = [(labels.get(name, name), row) for name, row in columns]
     lines = comparison_table(shown) if columns else []
@@ -95,8 +135,6 @@ def compare_command(
         if columns:
             print_written(reports.html, reports.plot)
         phases.report()
-    if refused:
-        sys.exit(1)
 
 
 def _named(text: str, given: Selection, one: Selection) -> str:

@@ -385,11 +385,13 @@ def _folder_lines(examined: Examination, decisions: Sequence[CallDecision]) -> I
 
 
 def _node_lines(examined: Examination, decisions: Sequence[CallDecision]) -> Iterator[str]:
-    """The remark that --gpus has its default, if a file is for other ranks of a node."""
+    """The remark that --gpus has its default, if files are for other ranks of a node."""
     grids = [one.grid for one in examined.reading.candidates]
     ranks = decisions[0].call.ranks
-    if any(one.ranks == ranks and not one.has(ranks, ranks) for one in grids):
-        yield from ("", f"note: without --gpus, all {ranks} ranks share a node")
+    if nodes := {one.node for one in grids if one.ranks == ranks and not one.has(ranks, ranks)}:
+        others = " and ".join(f"--gpus {node}" for node in sorted(nodes))
+        left_out = f"files for {others} are left out"
+        yield from ("", f"note: without --gpus, all {ranks} ranks share a node; {left_out}")
 
 
 def _short(found: Diagnostic, *, place: bool = True) -> str:

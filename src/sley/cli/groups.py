@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
@@ -12,13 +14,16 @@ from sley.cli.options import SizeType, common_options, place_option
 from sley.cli.output import Command, Phases, print_rows, print_written
 from sley.cli.simulating import note_blocks
 from sley.cli.sources import topology_of
-from sley.compiler.group_plans import GroupCall, plan_groups
+from sley.compiler.group_plans import GroupCall, GroupPlans, plan_groups
 from sley.errors import counted
 from sley.formats import files
 from sley.ir.sizes import size_text
 from sley.topologies import grid_groups
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+
+_Calls: TypeAlias = tuple[tuple[str, str, int], ...]
+"""The names of groups, a collective and a size of each call."""
 
 
 class _CallType(click.ParamType[tuple[str, str, int]]):
@@ -67,7 +72,7 @@ class _GridType(click.ParamType[dict[str, int]]):
 )
 @common_options
 def groups_command(
-    calls: tuple[tuple[str, str, int], ...],
+    calls: _Calls,
     topology: str,
     grid: dict[str, int] | None,
     in_place: bool,
@@ -92,47 +97,52 @@ def groups_command(
     for group, plan in zip(found.groups, found.plans, strict=True):
         blocks[list(group.ranks)] += plan.blocks_per_rank
     note_blocks("all calls", int(blocks.max()), cluster.model)
-    names = [calls[call][0].replace("/", "+") for call in found.call.tolist()]
-    written = list[Path]()
-    for call, name, group, plan in zip(
-        found.call.tolist(), names, found.groups, found.plans, strict=True
-    ):
-        if output is not None:
-            output.mkdir(parents=True, exist_ok=True)
-            written.append(output / f"{call}-{name}-{plan.collective.name}-{group.ranks[0]}.plan")
-            files.save(plan, written[-1])
-    rows = list[tuple[str, object]]()
-    values = list[dict[str, object]]()
-    for call, (name, collective, size) in enumerate(calls):
-        own = found.call == call
-        times = {
-            word: float(getattr(found, word)[own].max())
-            for word in ("alone_us", "apart_us", "time_us")
-        }
-        values.append({"groups": name, "collective": collective, "size_bytes": size, **times})
-        of = counted(int(own.sum()), "group")
-        rows.append(
-            (
-                f"{name} {collective} {size_text(size)}",
-                f"{of}: {times['alone_us']:.1f} us alone, {times['apart_us']:.1f} us at once, "
-                f"{times['time_us']:.1f} us planned together",
-            )
-        )
+    written = [] if output is None else _write(output, calls, found)
     if phases.quiet:
         phases.print_json(
-            calls=values,
+            calls=list(_times(calls, found)),
             time_us=float(found.time_us.max()),
             bound_us=found.bound_us,
             output=[str(one) for one in written],
         )
         return
-    share = found.bound_us / found.time_us.max()
-    rows.append(("all", f"{found.time_us.max():.1f} us planned together"))
-    rows.append(("trees at best", f"{found.bound_us:.1f} us for all, {share:.1%} of it"))
-    rows.append(("proven", "right values, no races, no hangs"))
-    print_rows(rows)
+    print_rows(_rows(calls, found))
     print_written(*written)
     phases.report()
+
+
+def _write(folder: Path, calls: _Calls, found: GroupPlans) -> list[Path]:
+    """Writes the plan of each group; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = list[Path]()
+    for call, group, plan in zip(found.call.tolist(), found.groups, found.plans, strict=True):
+        name = calls[call][0].replace("/", "+")
+        written.append(folder / f"{call}-{name}-{plan.collective.name}-{group.ranks[0]}.plan")
+        files.save(plan, written[-1])
+    return written
+
+
+def _times(calls: _Calls, found: GroupPlans) -> Iterator[dict[str, Any]]:
+    """The times of each call, which are those of its slowest group."""
+    words = ("alone_us", "apart_us", "time_us")
+    for call, (name, collective, size) in enumerate(calls):
+        times = {word: float(getattr(found, word)[found.call == call].max()) for word in words}
+        yield {"groups": name, "collective": collective, "size_bytes": size, **times}
+
+
+def _rows(calls: _Calls, found: GroupPlans) -> Iterator[tuple[str, object]]:
+    """The lines about the calls, and about all of them."""
+    for call, one in enumerate(_times(calls, found)):
+        of = counted(found.call.tolist().count(call), "group")
+        yield (
+            f"{one['groups']} {one['collective']} {size_text(one['size_bytes'])}",
+            f"{of}: {one['alone_us']:.1f} us alone, {one['apart_us']:.1f} us at once, "
+            f"{one['time_us']:.1f} us planned together",
+        )
+    share = found.bound_us / found.time_us.max()
+    yield "all", f"{found.time_us.max():.1f} us planned together"
+    yield "trees at best", f"{found.bound_us:.1f} us for all, {share:.1%} of it"
+    yield "proven", "right values, no races, no hangs"
 
 
 def _ranks(text: str, ranks: int) -> list[list[int]]:

@@ -532,7 +532,7 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
     # Processes that start afresh: a forked one has locks of threads that it doesn't have.
     executor = ProcessPoolExecutor(jobs, get_context("spawn"))
     # Ctrl-C reaches them, too, but this process decides what it ends: they ignore it from their
-    # first moment on, as they inherit.
+    # first moment on, as they inherit, but for turns of searches.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     for _ in range(jobs):
         executor.submit(int)  # starts one: none is idle yet

@@ -149,8 +149,22 @@ def _own_path(ctx: click.Context) -> str:
     return ctx.command_path.partition(" ")[2]
 
 
+def options_of(command: click.Command) -> set[str]:
+    """The options of a command, as they are written."""
+    return {word for one in command.params for word in (*one.opts, *one.secondary_opts)}
+
+
+def _commands_with(option: str, group: click.Command, path: str = "") -> Iterator[str]:
+    """The commands of a group that have an option."""
+    for name, command in getattr(group, "commands", {}).items():
+        if option in options_of(command):
+            yield path + name
+        yield from _commands_with(option, command, f"{path}{name} ")
+
+
 class _Successors(click.Command):
-    """Answers an option that went with what replaces it, and ends its help with examples."""
+    """Answers an option that went with what replaces it, and one of other commands with these;
+    refuses one that is given twice; ends its help with examples."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if examples := EXAMPLES.get(ctx.command_path):
@@ -161,16 +175,35 @@ class _Successors(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
+            if not ctx.resilient_parsing:
+                self._refuse_repeated(ctx, args)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if found := gone("option", error.option_name, _own_path(ctx)):
+            option = error.option_name
+            if found := gone("option", option, _own_path(ctx)):
                 raise Gone(found) from None
+            if others := ", ".join(_commands_with(option, ctx.find_root().command)):
+                near = did_you_mean(option, {*(error.possibilities or ())} - {"--help"})
+                has_none = f"{ctx.command_path} has no {option}.{' ' * bool(near)}{near}"
+                raise click.UsageError(f"{has_none} Commands with it: {others}", ctx) from None
             raise
         except click.BadParameter as error:
             wrong = re.match(r"'(.*)' is not one of (.*)\.", error.message)
             if wrong and (hint := did_you_mean(wrong[1], re.findall("'(.*?)'", wrong[2]))):
                 error.message += f" {hint}"  # type: ignore[misc]  # click prints it
             raise
+
+    def _refuse_repeated(self, ctx: click.Context, args: list[str]) -> None:
+        """Refuses an option with one value that is given twice: click takes the last value."""
+        seen = set[str | None]()
+        for one in self.make_parser(ctx).parse_args(list(args))[2]:
+            if not isinstance(one, click.Option) or one.multiple:
+                continue
+            if one.name in seen and not (one.is_bool_flag and not one.secondary_opts):
+                same = [p for p in self.get_params(ctx) if p.name == one.name]
+                names = [name for p in same for name in (p.opts[-1], *p.secondary_opts)]
+                raise click.UsageError(f"give {' or '.join(names)} once", ctx)
+            seen.add(one.name)
 
 
 class Command(_Successors):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from sley.cli.options import (
 from sley.cli.output import Phases, print_rows, print_written
 from sley.cli.simulating import note_blocks, note_left
 from sley.cli.sources import is_compiled, plan_of, prefer_in_place
-from sley.compiler import choose
+from sley.compiler import Choice, choose
 from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import compared, fastest
 from sley.errors import SleyError
@@ -97,57 +98,65 @@ def replan_command(
     plan = plan_of(prefer_in_place(selection), phases, verify=True)
     if plan.topology is None:
         raise click.UsageError("a topology is needed: give --topology")
-    whole, size = plan.topology, call_bytes
-    left = whole.without(*without) if without else whole
+    left = plan.topology.without(*without) if without else plan.topology
     for part, share in degraded:
         left = left.degraded(part, share)
     with phases("packing, compiling and simulating"):
-        if not is_compiled(selection):  # with the options of the new plan, which are compared
-            options = compared(plan.collective.name, switched=len(plan.grouped) > 0)
-            plan = choose(lift(plan), size, whole, **options).at(size).plan
+        if not is_compiled(selection):
+            plan = _with_compared_options(plan, call_bytes)
         name, in_place = plan.collective.name, plan.collective.in_place
         more: dict[str, Any] = {"target": target, "interpreter": False, "limit_s": limit_s}
-        made = fastest(name, left, size, in_place=in_place, **more)
+        made = fastest(name, left, call_bytes, in_place=in_place, **more)
     note_left(made.left)
-    found = made.choice
-    new = found.plan
+    new = made.choice.plan
     note_blocks(new.name, new.blocks_per_rank, left.model)
     if output is not None:
         files.save(new, output)
-    bounds = [Bounds.of(plan.collective, one).at(size).time_us for one in (whole, left)]
-    before, after = (_time_us(plan, one, size) for one in (whole, left))
-    times = {
-        "bound_before_us": bounds[0],
-        "bound_after_us": bounds[1],
-        "plan_before_us": before,
-        "plan_after_us": after,
-        "new_plan_us": found.end.time_us,
-    }
+    times = _times(plan, left, made.choice)
     if phases.quiet:
         where = None if output is None else str(output)
-        phases.print_json(topology=left.name, size_bytes=size, **times, output=where)
+        phases.print_json(topology=left.name, size_bytes=call_bytes, **times, output=where)
         return
-    if after is None:
-        now = f"{plan.name} can't run: a path of its transfers is gone"
-    else:
-        faster = ", faster than the new plan: keep it" if after < found.end.time_us else ""
-        now = f"{after:.1f} us, {plan.name}{faster}"
-    print_rows(
-        [
-            ("topology", left.name),
-            (f"bound, {size_text(size)}", f"{bounds[1]:.1f} us; {bounds[0]:.1f} us before"),
-            ("before", f"{before:.1f} us, {plan.name}"),
-            ("after", now),
-            (
-                "new plan",
-                f"{found.end.time_us:.1f} us, {found.end.of_bound:.1%} of the bound, {new.name}, "
-                f"{found.options}",
-            ),
-            ("proven", "right values, no races, no hangs"),
-        ]
-    )
+    print_rows(_rows(plan, left, made.choice, times))
     print_written(output)
     phases.report()
+
+
+def _with_compared_options(plan: Plan, size: int) -> Plan:
+    """The plan's program with the options that are compared for the new plan."""
+    options = compared(plan.collective.name, switched=len(plan.grouped) > 0)
+    return choose(lift(plan), size, plan.topology, **options).at(size).plan
+
+
+def _times(plan: Plan, left: Topology, new: Choice) -> dict[str, float | None]:
+    """The times before and after, by their names in JSON."""
+    size, whole = new.end.size_bytes, plan.topology
+    assert whole is not None
+    return {
+        "bound_before_us": Bounds.of(plan.collective, whole).at(size).time_us,
+        "bound_after_us": Bounds.of(plan.collective, left).at(size).time_us,
+        "plan_before_us": _time_us(plan, whole, size),
+        "plan_after_us": _time_us(plan, left, size),
+        "new_plan_us": new.end.time_us,
+    }
+
+
+def _rows(
+    plan: Plan, left: Topology, new: Choice, times: Mapping[str, float | None]
+) -> Iterator[tuple[str, object]]:
+    """The lines about the topology, and about both plans."""
+    yield "topology", left.name
+    bounds = "{bound_after_us:.1f} us; {bound_before_us:.1f} us before".format_map(times)
+    yield f"bound, {size_text(new.end.size_bytes)}", bounds
+    yield "before", f"{times['plan_before_us']:.1f} us, {plan.name}"
+    if (after := times["plan_after_us"]) is None:
+        yield "after", f"{plan.name} can't run: a path of its transfers is gone"
+    else:
+        faster = ", faster than the new plan: keep it" if after < new.end.time_us else ""
+        yield "after", f"{after:.1f} us, {plan.name}{faster}"
+    made = f"{new.end.of_bound:.1%} of the bound, {new.plan.name}, {new.options}"
+    yield "new plan", f"{new.end.time_us:.1f} us, {made}"
+    yield "proven", "right values, no races, no hangs"
 
 
 def _time_us(plan: Plan, topology: Topology, size: int) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import threading
 import time
 from collections import defaultdict, deque
@@ -406,10 +407,25 @@ def _between(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
 
 
 def _run_there(made: bytes, task: _Task) -> _Result:
-    """A task, in a thread of an executor. made: the compiler, pickled."""
+    """A turn of a task, in a thread of an executor. made: the compiler, pickled. Ctrl-C ends the
+    turn of a process that ignores it between turns; then all of the task is left."""
     if getattr(_THREAD, "made", b"") != made:
         _THREAD.made, _THREAD.compiler = made, pickle.loads(made)
-    return _run(_THREAD.compiler, task)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        return _run(_THREAD.compiler, task)
+    try:
+        signal.signal(signal.SIGINT, _end_turn)
+        result = _run(_THREAD.compiler, task)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:
+        _THREAD.made = b""  # a half-made result of a pass may be among those that it keeps
+        return _Result([], None, 0, [], task.series)
+    return result
+
+
+def _end_turn(_number: int, _frame: object) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 _THREAD = threading.local()

@@ -170,6 +170,8 @@ class _Search:
     def _with_instances(self, call: int, part: _Alike, instances: int) -> tuple[Program, Plan]:
         """The program and plan of these trees with a number of instances."""
         choice = self._choice(call, part)
+        if choice.options.instances == instances:
+            return choice.program, choice.plan
         options = replace(choice.options, instances=instances)
         return choice.program, compile(
             choice.program, options, topology=part.topology, verify=False

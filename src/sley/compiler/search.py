@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -63,7 +63,6 @@ def choose(
     model: CostModel | None = None,
     target: str | Target | None = None,
     most_blocks: int | None = None,
-    ends: Collection[int] = (),
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -92,7 +91,6 @@ def choose(
         tile-major and per_chunk, and they are within its limits.
     most_blocks: without max_blocks, plans with more thread blocks on a rank are left out; by
         default the multiprocessors of the topology's cost model.
-    ends: compared sizes at which a range ends, whatever is chosen for larger ones.
     limit_s: the search ends after so many seconds, or as soon as there is a plan after that, with
         the best that it has compared: `Choices.left` tells what is left.
     progress: called with the number of steps that are done, and of all steps, first with 0 done:
@@ -123,7 +121,7 @@ def choose(
         raise S701.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
-    all_sizes = _add_sizes(sorted(set(checked_sizes(sizes))))
+    compared = checked_sizes(sizes)
     runtime = None if target is None else target_named(target)
     if runtime is not None:
         refuse_varying_counts(first.collective)
@@ -131,6 +129,24 @@ def choose(
         interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
     space = replace(Space.of(options, overrides, runtime), most_blocks=most_blocks)
     compiler = CandidateCompiler(contenders, cluster, space, interpreter=interpreter)
+    return search_ranges(
+        compiler, compared, limit_s=limit_s, progress=progress, executor=executor, resume=resume
+    )
+
+
+def search_ranges(
+    compiler: CandidateCompiler,
+    sizes: Iterable[int],
+    *,
+    ends: Collection[int] = (),
+    limit_s: float | None = None,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    resume: str | os.PathLike[str] | None = None,
+) -> Choices:
+    """The table of `choose` for a compiler's candidates. ends: sizes at which a range ends,
+    whatever is chosen for larger ones."""
+    all_sizes, target = _add_sizes(sorted(set(sizes))), compiler.space.target
     record = None if resume is None else SearchRecord(resume, compiler, all_sizes)
     comparison = CandidateComparison(compiler, all_sizes, record)
     left = comparison.run(executor, limit_s, progress or (lambda done, total: None))
@@ -140,9 +156,9 @@ def choose(
         for size in all_sizes
     ]
     return Choices(
-        topology=cluster,
-        interpreter=interpreter,
-        target=None if runtime is None else str(runtime),
+        topology=compiler.topology,
+        interpreter=compiler.interpreter,
+        target=None if target is None else str(target),
         ranges=tuple(search.choices(rows, ends)),
         candidates=len(comparison.candidates),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),

@@ -402,6 +402,12 @@ def fastest(
     """
     until = time.monotonic() + (float("inf") if limit_s is None else limit_s)
     collective = _algorithm(collective).collective
+    if topology.ranks < 2:
+        raise T612.error(
+            expected="2 ranks or more, since one alone has no data to move",
+            found=f"1 on {topology.name}",
+            remedy="Give a topology with more GPUs.",
+        )
     made = _tried(collective, topology, chunks, within, until)
     many = topology.ranks > MOST_DIRECT and collective == _ROUTED
     found, left = list[tuple[Synthesis, Choice, float]](), 0

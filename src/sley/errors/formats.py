@@ -208,7 +208,8 @@ F434 = Rule(
     "F434 assumed, formerly T610",
     what="Remark: sley assumed a value that the file does not contain.",
     why="MSCCL XML has no root, and `inplace` may be missing, or allow both. Other tools' "
-    "topologies list the parts of a node, but rarely their rates.",
+    "topologies list the parts of a node, but rarely their rates. A .plan file of an earlier sley "
+    "lacks newer parameters of the cost model.",
     example='coll="broadcast", without a root in the file; nvidia-smi shows NV12, but no rate',
     instead="Pass the value: sley.load(file, root=..., in_place=...). For a topology, name a "
     "machine that has them, as in --topology topo.xml,like=ndv4:2, or import the file to TOML and "

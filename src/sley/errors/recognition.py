@@ -106,6 +106,11 @@ MSCCLPP_SCRIPT = Kind(
 )
 PYTHON = Kind("a Python file", "sley compile {file}")
 RESCCLANG = Kind("a text in ResCCLang", "sley compile {file}")
+PAGE = Kind(
+    "HTML or SVG: a page, such as a report, or a picture",
+    remedy="Give what it was made from: a plan is NAME.plan, or for a runtime NAME.xml or "
+    "NAME.json, as `sley compile -o` writes them.",
+)
 _READABLE = "Give one of the files that docs/foreign-files.md lists."
 JSON = Kind("JSON of another kind", remedy=_READABLE)
 UNKNOWN_JSON = Kind("JSON without any key of a plan, a schedule or a topology", remedy=_READABLE)
@@ -197,7 +202,8 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
         return EMPTY
     if text.startswith("<"):
         found = _FIRST_ELEMENT.match(text)
-        return _XML_ROOTS.get(found[1], XML) if found else XML
+        other = PAGE if _PAGE.match(text) else XML
+        return _XML_ROOTS.get(found[1], other) if found else other
     if text.startswith("{"):
         return _kind_of_json(text) or JSON
     if _AMD_JSON.match(text):
@@ -226,7 +232,7 @@ _FIRST_ELEMENT = re.compile(
     r"(?:\s++|<!--.*?-->|<\?.*?\?>|<!DOCTYPE topology SYSTEM.*?>)*+<([A-Za-z_][\w.:-]{0,100})",
     re.DOTALL,
 )
-
+_PAGE = re.compile(r"(?is)(?:\s++|<!--.*?-->|<\?.*?\?>)*+<(?:!doctype )?(?:html|svg)\b")
 
 _JSON_KINDS = (
     ({"1-Epoch_Duration"}, TECCL),

@@ -56,8 +56,8 @@ T608 = Rule(
 )
 T612 = Rule(
     "T612 no-such-forest",
-    what="Trees or routes are asked for a collective that they don't serve, for too many ranks, "
-    "with numbers that they can't have, or where transfers don't reach every rank.",
+    what="Trees or routes are asked for a collective that they don't serve, for one rank or too "
+    "many, with numbers that they can't have, or where transfers don't reach every rank.",
     why="Data goes down the trees of an AllGather, up those of a ReduceScatter, and both ways for "
     "an AllReduce; whole chunks of each rank's data are divided among the trees from it. Packing "
     "takes a maximum flow for each edge of each tree, and routes need a linear program, so the "

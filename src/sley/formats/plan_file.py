@@ -14,7 +14,8 @@ the header names them in order, with their types and lengths. So reading copies 
 executes nothing. Columns are not compressed: that takes longer than writing them.
 
 A reader takes files of its major version, ignores what it doesn't know, and uses the defaults of
-parameters of the cost model that are missing. So a minor version only adds what may be ignored.
+parameters of the cost model that are missing, with a remark (F434). So a minor version only adds
+what may be ignored.
 
 Below: writing and reading; the plan of a header and columns, of which nothing is taken as it is;
 contradictions that the verifier doesn't look for, since no pass makes them; and the names of source
@@ -39,8 +40,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sley.errors import Place, SleyError, printable, reason_of, recognition
-from sley.errors.formats import F403, F404, F425, F426
+from sley.errors import Diagnostic, Place, SleyError, printable, reason_of, recognition
+from sley.errors.formats import F403, F404, F425, F426, F434
 from sley.errors.text_files import Section, json_of, open_file
 from sley.errors.verifier import V201
 from sley.formats.format import Format, Imported
@@ -137,7 +138,7 @@ def read(path: str | os.PathLike[str]) -> Imported:
     head, plan = _content(data, file)
     if fault := _fault_of(plan):
         raise _damaged(file, *fault)
-    return Imported(plan, (), None, None, head.values["recipe"])
+    return Imported(plan, _assumed(head, plan.topology), None, None, head.values["recipe"])
 
 
 def decode(data: bytes) -> Plan:
@@ -382,6 +383,17 @@ def _topology(head: Section, of: Callable[..., Mapping[str, Any]]) -> Topology |
         shared_memory=words.typed("shared_memory", bool),
         accuracy=words.typed("accuracy", str, ""),
     )
+
+
+def _assumed(head: Section, topology: Topology | None) -> tuple[Diagnostic, ...]:
+    """The remark on parameters of the cost model that a file of an earlier version lacks."""
+    if topology is None:
+        return ()
+    lacking = {f.name for f in fields(CostModel)} - head.values["topology"]["model"].keys()
+    own = ", ".join(f"{word}={getattr(topology.model, word)}" for word in sorted(lacking))
+    found = f"{own}, which an earlier version did not write; --topology has the machine's"
+    at, expected = Place(head.file), "all parameters of the cost model"
+    return (F434.diagnostic(at=at, expected=expected, found=found),) * bool(lacking)
 
 
 def _are_times(value: Any) -> bool:

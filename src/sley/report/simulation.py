@@ -10,6 +10,7 @@ from sley.errors import counted
 from sley.errors.compiler import C313
 from sley.errors.report import P810
 from sley.ir.fabric import LinkKind
+from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.tables import FloatArray
 from sley.model.simulation.result import Simulation, error_text, errors_text
@@ -273,6 +274,22 @@ def simulation_names(simulations: Sequence[Simulation], names: Sequence[str] | N
     return list(names)
 
 
+def check_comparable(plans: Iterable[tuple[str, Plan]]) -> None:
+    """Refuses plans, each with its name, that can't be compared. Errors: C313 for different
+    collectives or numbers of ranks."""
+    of = [(name, plan.collective) for name, plan in plans]
+    for what, kinds in (
+        ("collective", {c.name: name for name, c in of}),
+        ("number of ranks", {c.ranks: name for name, c in of}),
+    ):
+        if len(kinds) > 1:
+            raise C313.error(
+                expected=f"plans of one {what}",
+                found=", ".join(f"{name}: {kind}" for kind, name in kinds.items()),
+                remedy=f"Compare plans of the same {what}.",
+            )
+
+
 def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> list[str]:
     """A comparison of plans: for each size, a line for each plan with a simulation of this size.
 
@@ -284,16 +301,7 @@ def comparison_table(columns: Sequence[tuple[str, Sequence[Simulation]]]) -> lis
     for _, simulations in columns:
         require_simulations(simulations)
     require_simulations([s for _, simulations in columns for s in simulations])
-    for what, kinds in (
-        ("collective", {s.plan.collective.name: name for name, row in columns for s in row}),
-        ("number of ranks", {s.plan.collective.ranks: name for name, row in columns for s in row}),
-    ):
-        if len(kinds) > 1:
-            raise C313.error(
-                expected=f"plans of one {what}",
-                found=", ".join(f"{name}: {kind}" for kind, name in kinds.items()),
-                remedy=f"Compare plans of the same {what}.",
-            )
+    check_comparable((name, s.plan) for name, row in columns for s in row)
     several = len({s.topology.name for _, row in columns for s in row}) > 1
     width = max(len(name) for name, _ in columns)
     lines = [

@@ -14,7 +14,7 @@ from sley.errors.formats import F434
 from sley.errors.topology import T607
 from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind, VertexKind
-from sley.topologies.machine import Machine, Node, Rate, bundled, find_machine
+from sley.topologies.machine import Machine, Node, Rate, bundled, find_machine, machine_names
 
 CARD_SHARE = 0.96
 """Reached over nominal rate of a network card: 24 of 25 GB/s with NCCL on HDR InfiniBand."""
@@ -192,6 +192,8 @@ class Import:
             raise self.wrong(T607, expected, str(len(self.node.cards)))
         self._add_nvlink(like)
         self._rate_cards(like)
+        if like is None:
+            self._note_switches()
         return Machine(
             Path(self.file).stem,
             f"{counted(self.node.gpus, 'GPU')}, {counted(len(self.node.cards), 'card')}, "
@@ -250,6 +252,16 @@ class Import:
             self.assume(f"{_rates_of(node, cards)}, by their PCIe slots, as the file has no speeds")
         if len(bundled(node).cards) < len(node.cards):
             self.assume("several cards next to a GPU are one with the sum of their rates")
+
+    def _note_switches(self) -> None:
+        """Says how to have switches that reduce and multicast, which no file shows."""
+        own = self.generation.machine if self.generation else ""
+        for name in {own, f"{own}-nvls"} & {*machine_names()}:
+            if find_machine(name).in_network and VertexKind.SWITCH in self.node.kinds:
+                self.assume(
+                    "switches that don't reduce and multicast (NVLS), as the file doesn't tell; "
+                    f"FILE,like={name} has some that do"
+                )
 
     def _model(self, like: Machine | None) -> CostModel:
         if like is not None:

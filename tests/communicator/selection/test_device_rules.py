@@ -16,6 +16,8 @@ from sley.communicator.selection.kinds import CALLS, Request
 from sley.communicator.selection.plans import Plans
 from sley.communicator.selection.ready_plans import ReadyPlan, check_input
 from sley.communicator.selection.rules import default_rows
+from sley.compiler.candidates import CandidateCompiler
+from sley.compiler.search import search_ranges
 from sley.errors import SleyError
 from sley.ir.plan_table import PlanRow
 from sley.ir.sizes import SizeRange
@@ -172,13 +174,13 @@ def test_blocks_are_merged_where_every_plan_has_too_many() -> None:
 
 def test_a_search_is_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
-    search = sley.choose
+    search = search_ranges
 
-    def counting(programs: list[sley.Program], *others: Any, **more: Any) -> sley.Choices:
-        searched.append(programs[0].collective.name)
-        return search(programs, *others, **more)
+    def counting(compiler: CandidateCompiler, *others: Any, **more: Any) -> sley.Choices:
+        searched.append(compiler.contenders[0][0].collective.name)
+        return search(compiler, *others, **more)
 
-    monkeypatch.setattr("sley.compiler.choose", counting)
+    monkeypatch.setattr("sley.compiler.search.search_ranges", counting)
     monkeypatch.setattr(device_rules, "_INSTANCES", (1,))  # fewer plans, in as many searches
 
     def table(**given: Any) -> list[str]:

@@ -502,7 +502,7 @@ def test_the_default_of_the_ranks_of_a_node_is_said(tmp_path):
     plan(tmp_path / SMALL)
     command = ["doctor", str(tmp_path), "--target", MSCCLPP, "--collective", "allreduce"]
     command += ["--size", "4K", "--ranks", "16", "--in-place"]
-    words = "note: without --gpus, all 16 ranks share a node\n"
+    words = "all 16 ranks share a node; files for --gpus 8 are left out\n"
     assert words in answer(*command).output
     assert words not in answer(*command, "--gpus", "8").output
 

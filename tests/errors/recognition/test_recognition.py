@@ -51,7 +51,10 @@ SMALL: dict[str, tuple[bytes | str, Kind]] = {
         recognition.HWLOC,
     ),
     "list": ("<msccl_algos><load path=''/></msccl_algos>", recognition.MSCCL_LIST),
-    "other XML": ("<svg></svg>", recognition.XML),
+    "other XML": ("<html5></html5>", recognition.XML),
+    "picture": (XML_HEAD + '<svg xmlns="http://www.w3.org/2000/svg">', recognition.PAGE),
+    "report": ("<!doctype html>\n<html>", recognition.PAGE),
+    "page": ('<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 4.01//EN">', recognition.PAGE),
     "comment without an end": ("<!-- <algo>", recognition.XML),
     "MSCCL++": ('{"name": "x", "collective": "allreduce", "gpus": [{', recognition.MSCCLPP),
     "a table of tests": ('{"collective": "allreduce", "gpus": 8}', recognition.JSON),
@@ -220,7 +223,7 @@ def _output(*arguments: object, code: int = 1) -> str:
 
 NO_PLAN = ["NCCL", "list", "TACCL sketch", "TACCL profile", "matrix", "kernels", "tuner", "machine"]
 NO_PLAN += ["TE-CCL input", "SyCCL", "graphs"]
-NO_PLAN += ["package", "policy", "TOML", "prose", "binary", "empty", "other XML"]
+NO_PLAN += ["package", "policy", "TOML", "prose", "binary", "empty", "other XML", "report"]
 
 
 @pytest.mark.parametrize("case", NO_PLAN)

@@ -1,6 +1,6 @@
 """Device rules: which algorithm and protocol run for a call on devices of one host.
 
-A search by simulation (`sley.choose`) finds them for the machine that `DeviceLimits` tells.
+A search by simulation, as of `sley.choose`, finds them for the machine that `DeviceLimits` tells.
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ def _found(
 ) -> list[tuple[object, ...]]:
     """For each row the algorithm, its options, the last size, the note, and what was refused.
     programs: the compared ones, by the allocation of blocks."""
-    from sley.compiler import choose
+    from sley.compiler.candidates import CandidateCompiler
+    from sley.compiler.search import search_ranges
+    from sley.compiler.space import Space
 
     choices: list[Choice] = []
     for sizes in _COMPARED:
@@ -191,19 +193,17 @@ def _found(
         # No ring sums in one order, and blocks for each pair leave room for two instances.
         both = (limits.is_one_device or bool(same_bits)) and not is_small
         most = limits.max_blocks if both or limits.is_one_device else _MOST_INSTANCES
-        choices += choose(
-            programs[how],
-            sizes,
-            machine,
-            interpreter=True,
-            most_blocks=limits.max_blocks,
-            ends=[_ALONE_BYTES],
-            protocol=[Protocol.LL] if is_small else limits.protocols,
-            instances=[number for number in _INSTANCES if number <= most],
-            channels=1,
-            schedule=Schedule.MSCCL,
-            allocate=[how, Allocation.INSTANCE] if both else how,
-        ).ranges
+        options = {
+            "protocol": [Protocol.LL] if is_small else limits.protocols,
+            "instances": [number for number in _INSTANCES if number <= most],
+            "channels": 1,
+            "schedule": Schedule.MSCCL,
+            "allocate": [how, Allocation.INSTANCE] if both else how,
+        }
+        space = replace(Space.of(None, options, None), most_blocks=limits.max_blocks)
+        compared = [(program, None) for program in programs[how]]
+        compiler = CandidateCompiler(compared, machine, space, interpreter=True)
+        choices += search_ranges(compiler, sizes, ends=[_ALONE_BYTES]).ranges
     note = f"the fastest by the model of {machine.name}, not measured here"
     ends = [*(choice.end.size_bytes for choice in choices[:-1]), None]
     rows = [

@@ -165,18 +165,18 @@ def write_package(
 
 def _circumstances(examined: Examination) -> Iterator[str]:
     """What calls of the files must obey: the sizes that end the process, and the conditions of the
-    proofs that the runtime doesn't check."""
+    proofs that the runtime doesn't check. Names of files are left out where all are meant."""
     multiples = by_key((one.multiple, one.name) for one in examined.reading.candidates)
-    runtime = examined.runtime
+    runtime, every = examined.runtime, {one.name for one in examined.reading.candidates}
     if runtime.basis:
         yield runtime.basis
-    for multiple, names in multiples.items() if not runtime.divides_first else ():
-        yield (
-            f"{', '.join(names)}: {F519.title}: a call whose size isn't a multiple of "
-            f"{multiple} {runtime.unit} ends the process"
-        )
-    for condition, of in examined.conditions.items():
-        yield f"{', '.join(of)}: proven for this condition: {condition}"
+    end = (
+        f"{F519.title}: a call whose size isn't a multiple of {{}} {runtime.unit} ends the process"
+    )
+    told = [(of, end.format(n)) for n, of in multiples.items() if not runtime.divides_first]
+    told += [(list(of), f"proven for: {one}") for one, of in examined.conditions.items()]
+    for names, text in told:
+        yield text if every <= {*names} else f"{', '.join(names)}: {text}"
 
 
 def _as_named(
