@@ -111,6 +111,15 @@ def test_trees_of_several_heights_are_compared() -> None:
     assert min(low) == min(times.values())
 
 
+def test_equal_trees_are_compared_once() -> None:
+    """The trees of forest-allgather on ndv4:2 are the low ones of 2 sends and a chunk."""
+    result = sley("compare", "allgather", "--topology", "ndv4:2", "-b", "16K", "--json")
+    names = [row["what"] for row in json.loads(result.stdout)["simulations"]]
+    low = [f"--arg chunks={chunks} --arg height={height}" for chunks, height in ((1, 1), (2, 2))]
+    assert {"forest-allgather", *(f"forest-allgather {one}" for one in low)} <= {*names}
+    assert "forest-allgather --arg chunks=1 --arg height=2" not in names
+
+
 @pytest.mark.parametrize(
     ("size", "height"), [("1K", 2), pytest.param("1G", 3, marks=pytest.mark.slow)]
 )

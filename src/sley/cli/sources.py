@@ -28,7 +28,7 @@ from sley.compiler import Options, compile_in_phases
 from sley.compiler.opening import Maker, Source
 from sley.compiler.passes import links
 from sley.compiler.passes.lift import lift
-from sley.compiler.synthesis import OF_TREES, arguments_on, low_trees
+from sley.compiler.synthesis import OF_TREES, Synthesis, arguments_on, low_trees
 from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
 from sley.errors.selection import N658
@@ -110,8 +110,15 @@ def fitting(
 
 
 def _low(selection: Selection, topology: Topology) -> list[Selection]:
-    """An algorithm along trees, with the heights and chunks of low ones."""
-    made = low_trees(CATALOG[selection.what].collective, topology)
+    """An algorithm along trees, with the heights and chunks of low ones, if they aren't the trees
+    that it has without."""
+    collective = CATALOG[selection.what].collective
+    own = Synthesis.of(collective, topology, switches=False)
+    made = [
+        one
+        for one in low_trees(collective, topology)
+        if (one.sends, one.chunks) != (own.sends, own.chunks) or one.algbw_GBps > own.algbw_GBps
+    ]
     numbers = [(one.parts[0].height, one.chunks // topology.ranks) for one in made]
     words = [dict(zip(OF_TREES, one, strict=True)) for one in numbers]
     return [replace(selection, arguments={**selection.arguments, **one}) for one in words]

@@ -27,20 +27,29 @@ Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of combinations that are done, and of all. If it returns True, the search
 ends with what it has compared."""
 
-SHARED = 0.1
-"""How much faster, at most, a plan counts as that shares thread blocks than the plan with the
-blocks that it merges. Plans of hundreds of blocks gained up to 22 % on packaged machines, others at
-most 9 %, and that only where both were slow."""
+_REACH = 1 + MARGIN
+"""How many times as long as the fastest a plan may take, at the size where it does best, for the
+plan that merges its blocks to be compiled."""
 
-_REACH = (1 + MARGIN) * (1 + SHARED)
-"""Plans that take so many times as long as the fastest are out of reach."""
+_MERGED = 1.2
+"""How many times as far a plan reaches that has too many blocks, so that only the merged one runs.
+
+On 15 questions (10 topologies, 1K to 1G) the fastest plan so found was in the mean 0.2 %, at one
+size 10 % slower than the fastest of all whose unmerged plans take up to 1.38 times as long."""
+
+_FEW = 2
+"""How many times too many blocks a plan of whole transfers may have for that: a block that merges
+more of them waits for each."""
 
 STRIDE = 4
 """Largest factor between neighbouring sizes at which all candidates are compared."""
 
+_STEEP = 1.15
+"""How much longer a call took, at most, than its size times the time of a byte in a call of half
+its size or less: 1.13 in 89,000 pairs of calls on 6 topologies."""
+
 _NEAR = 1.5
-"""At a size between two such sizes those candidates are compared that take at one of them at most
-so many times as long as the fastest: times grow steadily, and no faster than the size."""
+"""How much longer than it needs for one size a simulation goes on, at most, to spare it others."""
 
 _TURN_S = 1.0
 """How long an executor's thread compares before it asks whether the search goes on."""
@@ -296,13 +305,15 @@ def _may_win(
     apart = replace(options, allocate=Allocation.CONNECTION)
     times_us = task.apart.get(apart)
     if times_us is not None:
-        # At the other sizes its lower bound is too high, and sharing blocks only raises it.
         return any(us <= fastest[size][0] * _REACH for size, us in times_us.items())
     # It is no candidate, since it has too many blocks or its options aren't tried: its times only
     # tell whether the plan that merges its blocks may be one of the fastest.
     one = _Timed(Candidate(compiler, Position(series.contender, series.number, 0), apart), {}, {})
+    most = float("inf") if options.schedule in (None, Schedule.MSCCL) else _FEW
+    is_merged = 1 < one.candidate.plan.blocks_per_rank / compiler.limit(apart) <= most
+    reach = _REACH * (_MERGED if is_merged else 1)
     return any(
-        one.least(size) <= first * _REACH and one.simulate(size, first * _REACH) < float("inf")
+        one.least(size) <= first * reach and one.simulate(size, first * reach) < float("inf")
         for size, (first, _) in sorted(fastest.items())
     )
 
@@ -320,12 +331,14 @@ class _Timed(NamedTuple):
     least_us: _Times
 
     def least(self, size: int) -> float:
-        """A lower bound of its time, and of the plan that merges its blocks: the time of its
-        loads; and the time at half the size or less. Just past the border of a tile a call was up
-        to 15 % faster than a hardly smaller one (hm-reducescatter in 8 instances on a3-mega:2), but
-        of 26,000 pairs of calls at least a factor of 2 apart the larger one never was."""
-        known = max((us for at, us in self.least_us.items() if 2 * at <= size), default=0.0)
-        return max(self.candidate.least(size), known / (1 + SHARED))
+        """A lower bound of its time: the time of its loads; the time at half the size or less; and
+        the share in the time at twice the size or more (`_STEEP`). Just past the border of a tile a
+        call was up to 15 % faster than a hardly smaller one (hm-reducescatter in 8 instances on
+        a3-mega:2), but of 26,000 pairs of calls at least a factor of 2 apart the larger one never
+        was."""
+        known = [us for at, us in self.least_us.items() if 2 * at <= size]
+        known += [us * size / at / _STEEP for at, us in self.least_us.items() if at >= 2 * size]
+        return max([self.candidate.least(size), *known])
 
     def simulate(self, size: int, until_us: float) -> float:
         """Simulates a size. Infinite if it takes longer than until_us."""
@@ -335,12 +348,9 @@ class _Timed(NamedTuple):
             self.times_us[size] = time_us
         return time_us
 
-    def is_near(self, fastest: _Fastest, sizes: Sequence[int], factor: float) -> bool:
-        """Whether it takes at one of these sizes at most so many times as long as the fastest."""
-        return any(
-            size in self.times_us and self.times_us[size] <= fastest[size][0] * factor
-            for size in sizes
-        )
+    def is_near(self, fastest: _Fastest) -> bool:
+        """Whether it is within MARGIN of the fastest at a size."""
+        return any(us <= fastest[size][0] * (1 + MARGIN) for size, us in self.times_us.items())
 
 
 def _compare(
@@ -352,8 +362,8 @@ def _compare(
 ) -> tuple[list[_Compared], int]:
     """Simulates candidates, of equal ones the first. Updates `fastest` and `known`. Returns what is
     compared, and how many candidates a size lacks since the time was over."""
-    between, sizes = _between(sorted(fastest)), sorted(fastest)
-    limit = compiler.limit
+    between, limit = _between(sorted(fastest)), compiler.limit
+    beside = _beside(fastest, between)
     all_timed, fit, keys = list[_Timed](), list[_Timed](), list[bytes]()
     for one in made:
         keys.append(key := digest(one.plan))
@@ -362,39 +372,60 @@ def _compare(
             known.add(key)
             fit.append(all_timed[-1])
     cut = set[Position]()
-    for size in sorted(sizes, key=between.__contains__):
-        beside = between.get(size)
-        near = fit if beside is None else [t for t in fit if t.is_near(fastest, beside, _NEAR)]
-        # A plan that takes longer is neither second, nor of use at the sizes beside, nor within
-        # reach if it shares its blocks.
-        factor = _NEAR if beside is None else _REACH
-        cut |= _compare_at(size, near, fastest, factor, until)
+    for size in sorted(fastest, key=between.__contains__):
+        cut |= _compare_at(size, fit, fastest, beside.get(size, 0.0), until)
     found = list[_Compared]()
     for key, timed in zip(keys, all_timed, strict=True):
-        one, is_near = timed.candidate, timed.is_near(fastest, sizes, 1 + MARGIN)
+        one, is_near = timed.candidate, timed.is_near(fastest)
         plan, blocks = one.plan if is_near else None, one.plan.blocks_per_rank
         found.append(_Compared(one.position, one.options, key, blocks, timed.times_us, plan))
     return found, len(cut)
 
 
 def _compare_at(
-    size: int, candidates: list[_Timed], fastest: _Fastest, factor: float, until: float
+    size: int, candidates: list[_Timed], fastest: _Fastest, beside_us: float, until: float
 ) -> set[Position]:
     """Simulates every candidate at a size at which it can still be second, or within MARGIN of the
-    fastest, by its lower bound; to the end if it takes at most `factor` times as long as the
-    fastest. Updates `fastest`. Returns what is left since the time is over."""
+    fastest, by its lower bound; up to that time, or to `beside_us`. Updates `fastest`. Returns what
+    is left since the time is over."""
     cut, (first, second) = set[Position](), fastest[size]
     # By ascending lower bound: the first bound that is too high rules out all that follow.
     for least, timed in sorted(((t.least(size), t) for t in candidates), key=lambda one: one[0]):
-        if least > max(first * (1 + MARGIN), second):
+        limit = _limit(first, second)
+        if least >= limit:
             break
         if first < float("inf") and time.time() > until:
             cut.add(timed.candidate.position)
             continue
-        time_us = timed.simulate(size, max(first * factor, second))
+        time_us = timed.simulate(size, max(limit, beside_us))
         first, second = sorted((first, second, time_us))[:2]
     fastest[size] = (first, second)
     return cut
+
+
+def _limit(first: float, second: float) -> float:
+    """The time above which a candidate is neither second nor within MARGIN of the fastest."""
+    return max(first * (1 + MARGIN), second)
+
+
+def _beside(fastest: _Fastest, between: dict[int, tuple[int, int]]) -> _Times:
+    """By size, the time up to which a candidate is simulated for what that says of other sizes:
+    above it, it isn't worth comparing at larger ones, as far as a little more time tells that; nor
+    at the size in between, which one of its two neighbours tells: the one that needs less for it.
+    """
+    limits, found = {size: _limit(*two) for size, two in fastest.items()}, _Times()
+    whole = sorted(limits.keys() - between.keys())
+    for size, *larger in (whole[at:] for at in range(len(whole))):
+        found[size] = max([0.0, *(limits[s] for s in larger if limits[s] <= limits[size] * _NEAR)])
+    for size, (before, after) in between.items():
+        # A little more than the bound that `least` gets from it needs, against rounding.
+        below = limits[size] * (1 + 1e-9)
+        above = below * after / size * _STEEP
+        if below / limits[before] <= above / limits[after]:
+            found[before] = max(found[before], below)
+        else:
+            found[after] = max(found[after], above)
+    return found
 
 
 def _between(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
