@@ -3,7 +3,7 @@
 Many sources are compiled as one text, because most of the time would go to the headers, once for
 each source: so all tests under a sanitizer are one program, over what all programs under it share.
 The key of a text is made of the sources, the headers that they include, its flags and the compiler:
-tests, processes and runs share unchanged ones.
+tests, processes, runs and clones share unchanged ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BASE = tuple(path for part in _BASE for path in SOURCES[part] if path != RANK)
 SKIPPED = 77
 """The exit status of a test that this machine cannot run."""
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_FLAGS = ("-std=c++17", "-pthread", "--param", "ggc-min-heapsize=400000")
+_FLAGS = ("-std=c++17", "-pthread", "-include", "string", "--param", "ggc-min-heapsize=400000")
 """GCC collects garbage first at 400 MB: a tenth of its time."""
 _OPTIONS = {  # higher levels of optimisation take longer to compile than they save in runs
     # GCC warns that the sanitizer of threads ignores fences.
@@ -144,8 +144,8 @@ def _built(
     sources: Sequence[Path], suffix: str, *flags: str, text: str = "", with_: Sequence[str] = ()
 ) -> Path:
     """What the compiler makes of sources, and a text behind them, with other arguments."""
-    options = [*_FLAGS, *flags, *(f"-I{folder}" for folder in INCLUDES)]
-    text = "#include <string>\n" + "".join(f'#include "{one}"\n' for one in sources) + text
+    options = [*_FLAGS, *flags, *(f"-I{os.path.relpath(folder, ROOT)}" for folder in INCLUDES)]
+    text = "".join(f'#include "{os.path.relpath(one, ROOT)}"\n' for one in sources) + text
 
     def build(path: Path) -> None:
         command = [compiler(), *options, "-x", "c++", "-", "-x", "none", *with_, "-o", str(path)]
@@ -221,5 +221,5 @@ def _included(path: Path) -> tuple[Path, ...]:
 
 
 def _call(command: Sequence[str], text: str) -> None:
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
