@@ -161,20 +161,28 @@ def test_ctrl_c_ends_a_search_with_the_best_so_far(monkeypatch: pytest.MonkeyPat
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_ends_a_turn_of_another_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_compiler: object, _task: object) -> str:
+def test_ctrl_c_ends_the_turns_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = list[object]()
+
+    def interrupted(_compiler: object, task: comparison._Task) -> str:
+        turns.append(task)
         signal.raise_signal(signal.SIGINT)
         return "the whole turn"
 
     monkeypatch.setattr(comparison, "_run", interrupted)
-    task = comparison._Task((Series(0, 0, (Options(),)),), {}, frozenset(), {}, float("inf"))
+    monkeypatch.setattr(comparison, "_INTERRUPTS", comparison._Interrupts())
+    series, made = (Series(0, 0, (Options(),)),), pickle.dumps("compiler")
+    task = comparison._Task(series, {1024: (1.0, 1.0)}, frozenset(), {}, float("inf"))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `executor_of` starts processes
     try:
-        found = comparison._run_there(pickle.dumps("compiler"), task)
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        for _ in range(2):  # the second one was on its way
+            found = comparison._run_there(made, task)
+            assert (found.compared, found.done, found.rest) == ([], 0, series)
+        assert turns == [task]
+        first = task._replace(fastest={1024: (float("inf"), float("inf"))})
+        assert comparison._run_there(made, first) == "the whole turn"  # there must be a plan
     finally:
         signal.signal(signal.SIGINT, before)
-    assert (found.compared, found.done, found.rest) == ([], 0, task.series)
 
 
 def test_ctrl_c_ends_a_command_with_the_exit_code_of_shells(

@@ -1,12 +1,15 @@
 """Sweeps and choices in executors: the same as in one thread, whatever runs the tasks."""
 
-from concurrent.futures import ProcessPoolExecutor
+import signal
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 
 import pytest
 
 import sley
+from sley.compiler import comparison
+from sley.tuning import sweeps
 from sley.tuning.arms import Arms
 from sley.tuning.sweeps import sweep
 
@@ -47,3 +50,20 @@ def test_an_executor_chooses_and_sweeps_like_one_thread(make):
     expected = sweep(arms, [1 << 10, 1 << 14])
     assert (swept.time_us == expected.time_us).all()
     assert (swept.best == expected.best).all()
+
+
+def test_ctrl_c_ends_a_size_of_another_process(monkeypatch):
+    monkeypatch.setattr(sweeps, "_arms", lambda _needed: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(comparison, "_INTERRUPTS", comparison._Interrupts())
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the command line starts processes
+    try:
+        with pytest.raises(comparison.TurnInterrupted):
+            sweeps._row_elsewhere(b"", 1024)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        monkeypatch.setattr(sweeps, "_arms", lambda needed: needed)
+        monkeypatch.setattr(sweeps, "_row", lambda arms, size: {"arms": arms, "size": size})
+        with ThreadPoolExecutor(1) as threads:  # which get no signals
+            row = threads.submit(sweeps._row_elsewhere, b"", 1024).result()
+        assert row == {"arms": b"", "size": 1024}
+    finally:
+        signal.signal(signal.SIGINT, before)

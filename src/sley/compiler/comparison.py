@@ -9,6 +9,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
@@ -442,21 +443,53 @@ def _run_there(made: bytes, task: _Task) -> _Result:
     turn of a process that ignores it between turns; then all of the task is left."""
     if getattr(_THREAD, "made", b"") != made:
         _THREAD.made, _THREAD.compiler = made, pickle.loads(made)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        return _run(_THREAD.compiler, task)
     try:
-        signal.signal(signal.SIGINT, _end_turn)
-        result = _run(_THREAD.compiler, task)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except KeyboardInterrupt:
+        with interruptible():
+            return _run(_THREAD.compiler, task)
+    except TurnInterrupted:
         _THREAD.made = b""  # a half-made result of a pass may be among those that it keeps
-        return _Result([], None, 0, [], task.series)
-    return result
+        if _is_any(task.fastest):
+            return _Result([], None, 0, [], task.series)
+        return _run(pickle.loads(made), task)  # there must be a plan
 
 
-def _end_turn(_number: int, _frame: object) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
+class TurnInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a turn that is `interruptible`, or before it."""
+
+
+class _Interrupts:
+    """What a process does on Ctrl-C that ignores it but for turns: it ends this one and all later
+    ones, since some are on their way. came: whether it came. in_turn: whether a turn runs."""
+
+    came = in_turn = False
+
+    def note(self, _number: int, _frame: object) -> None:
+        self.came = True
+        if self.in_turn:
+            self.in_turn = False
+            raise TurnInterrupted
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        signal.signal(signal.SIGINT, self.note)
+        if self.came:
+            raise TurnInterrupted
+        self.in_turn = True
+        try:
+            yield
+        finally:
+            self.in_turn = False
+
+
+_INTERRUPTS = _Interrupts()
+
+
+def interruptible() -> AbstractContextManager[None]:
+    """A turn that Ctrl-C ends in a process that ignores it between turns. Does nothing in others,
+    nor in threads, which get no signals."""
+    ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, _INTERRUPTS.note)
+    in_main = threading.current_thread() is threading.main_thread()
+    return _INTERRUPTS.turn() if ignored and in_main else nullcontext()
 
 
 _THREAD = threading.local()

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sley.compiler.comparison import interruptible
 from sley.errors import Place
 from sley.errors.tuning import D922
 from sley.ir.tables import BoolArray, FloatArray, LongArray
@@ -216,7 +217,8 @@ def _row(arms: Arms, size_bytes: int) -> dict[str, Any]:
 
 
 def _row_elsewhere(needed: bytes, size_bytes: int) -> dict[str, Any]:
-    return _row(_arms(needed), size_bytes)
+    with interruptible():
+        return _row(_arms(needed), size_bytes)
 
 
 @lru_cache(maxsize=2)
