@@ -22,7 +22,8 @@ _MAKERS = ["errors/disk_cache.py", "engine/devices/threads.py"] + [
     f"engine/devices/cuda/{name}.py" for name in ("compiler", "machine_code")
 ]
 _STATE = sha256(b"".join((ROOT / "src" / "sley" / name).read_bytes() for name in _MAKERS))
-CACHES = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sley-tests"
+_USERS = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+CACHES = (_USERS if os.access(_USERS, os.W_OK) else ROOT / "build") / "sley-tests"
 CACHE = CACHES / _STATE.hexdigest()[:16]
 """The cache of compiled files, by their content: processes, later runs and other clones share
 unchanged files, unless what makes them differs, which may be wrong."""
