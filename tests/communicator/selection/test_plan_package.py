@@ -84,8 +84,8 @@ def test_a_package_has_machine_code_for_the_named_gpus_types_and_reductions(tmp_
     assert caught.value.code == "K502"
 
 
-def doctor(folder: Path, *further: str) -> Result:
-    command = ["doctor", str(folder), "--target", "sley", "--ranks", "3", *further]
+def doctor(folder: Path, *further: str, ranks: int = 3) -> Result:
+    command = ["doctor", str(folder), "--target", "sley", "--ranks", str(ranks), *further]
     return CliRunner().invoke(main, command)
 
 
@@ -129,7 +129,7 @@ def test_the_doctor_says_what_the_machine_has_and_how_to_get_the_rest(monkeypatc
 
 def test_a_folder_without_a_plan_for_the_ranks_is_told(tmp_path, caplog):
     assert package(tmp_path, TABLE).exit_code == 0
-    assert doctor(tmp_path / "plans", "--ranks", "4").exit_code == 1
+    assert doctor(tmp_path / "plans", ranks=4).exit_code == 1
     with caplog.at_level("INFO", "sley"):
         Plans(hosts_of(4), plan_dir=tmp_path / "plans", cache=False)
     assert "4 ranks don't run 01-ring-allreduce.plan: it is for allreduce(3 ranks" in caplog.text
