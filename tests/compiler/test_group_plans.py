@@ -85,6 +85,7 @@ def test_plans_of_the_search_are_not_compiled_again(monkeypatch: pytest.MonkeyPa
     calls = [GroupCall("allreduce", "1M", [[0, 1], [2, 3]])]
     sley.plan_groups(calls, "2x2")
     assert compiled
+    assert chosen
     for one in chosen:
         assert (one.program, one.options) not in compiled
         assert sley.compile(one.program, one.options, topology=one.plan.topology) == one.plan

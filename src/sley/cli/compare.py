@@ -34,7 +34,7 @@ def _selection(selection: Selection) -> Selection:
 
 
 class _Comparison(Command):
-    """Says where an option of a WHAT belongs."""
+    """The command, which says where an option of a WHAT belongs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         of_what = options_of(_selection) - options_of(self)

@@ -123,7 +123,7 @@ def _write(folder: Path, calls: _Calls, found: GroupPlans) -> list[Path]:
 
 
 def _times(calls: _Calls, found: GroupPlans) -> Iterator[dict[str, Any]]:
-    """The times of each call, which are those of its slowest group."""
+    """For each call, the times of its slowest group."""
     words = ("alone_us", "apart_us", "time_us")
     for call, (name, collective, size) in enumerate(calls):
         times = {word: float(getattr(found, word)[found.call == call].max()) for word in words}

@@ -393,7 +393,7 @@ def _assumed(head: Section, topology: Topology | None) -> tuple[Diagnostic, ...]
     own = ", ".join(f"{word}={getattr(topology.model, word)}" for word in sorted(lacking))
     found = f"{own}, which an earlier version did not write; --topology has the machine's"
     at, expected = Place(head.file), "all parameters of the cost model"
-    return (F434.diagnostic(at=at, expected=expected, found=found),) * bool(lacking)
+    return (F434.diagnostic(at=at, expected=expected, found=found),) if lacking else ()
 
 
 def _are_times(value: Any) -> bool:

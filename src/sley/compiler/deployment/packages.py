@@ -176,7 +176,8 @@ def _circumstances(examined: Examination) -> Iterator[str]:
     told = [(of, end.format(n)) for n, of in multiples.items() if not runtime.divides_first]
     told += [(list(of), f"proven for: {one}") for one, of in examined.conditions.items()]
     for names, text in told:
-        yield text if every <= {*names} else f"{', '.join(names)}: {text}"
+        is_for_all = every <= {*names}
+        yield text if is_for_all else f"{', '.join(names)}: {text}"
 
 
 def _as_named(
