@@ -127,7 +127,7 @@ def choose(
         refuse_varying_counts(first.collective)
     if interpreter is None:
         interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
-    space = replace(Space.of(options, overrides, runtime), most_blocks=most_blocks)
+    space = Space.of(options, overrides, runtime, most_blocks)
     compiler = CandidateCompiler(contenders, cluster, space, interpreter=interpreter)
     return search_ranges(
         compiler, compared, limit_s=limit_s, progress=progress, executor=executor, resume=resume

@@ -46,7 +46,11 @@ class Space:
 
     @classmethod
     def of(
-        cls, options: Options | None, overrides: Mapping[str, Any], target: Target | None
+        cls,
+        options: Options | None,
+        overrides: Mapping[str, Any],
+        target: Target | None = None,
+        most_blocks: int | None = None,
     ) -> Space:
         """The space of options, whose overrides may be lists of values. Errors: C304, C307."""
         lists = {
@@ -59,7 +63,8 @@ class Space:
             fixed = replace(fixed, schedule=None)
         if target is not None:
             fixed = fixed.filled(FORMATS[target.suffix].needs)
-        return cls({word: _values(word, lists[word]) for word in lists}, fixed, target)
+        tried = {word: _values(word, values) for word, values in lists.items()}
+        return cls(tried, fixed, target, most_blocks)
 
     def series(self, program: Program) -> Iterator[list[Options]]:
         """The options to try for a program, the simplest first: series of ascending instances."""

@@ -121,7 +121,7 @@ class Arms:
         # One schedule and one allocation, MSCCLang's: the others would multiply the arms.
         fixed = Options(schedule=Schedule.MSCCL, allocate=Allocation.CONNECTION)
         tried = {"protocol": FIFO_PROTOCOLS, "channels": CHANNELS, "instances": INSTANCES}
-        space = Space.of(fixed, tried, None)
+        space = Space.of(fixed, tried)
         known = _programs(collective, topology, actions)
         contenders = [(program, None) for _, program in known]
         found = candidates(contenders, topology, space, interpreter=False, progress=progress)

@@ -1,6 +1,6 @@
 """Device rules: which algorithm and protocol run for a call on devices of one host.
 
-A search by simulation, as of `sley.choose`, finds them for the machine that `DeviceLimits` tells.
+A search by simulation, like `sley.choose`, finds them for the machine that `DeviceLimits` tells.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _found(
             "schedule": Schedule.MSCCL,
             "allocate": [how, Allocation.INSTANCE] if both else how,
         }
-        space = replace(Space.of(None, options, None), most_blocks=limits.max_blocks)
+        space = Space.of(None, options, most_blocks=limits.max_blocks)
         compared = [(program, None) for program in programs[how]]
         compiler = CandidateCompiler(compared, machine, space, interpreter=True)
         choices += search_ranges(compiler, sizes, ends=[_ALONE_BYTES]).ranges
