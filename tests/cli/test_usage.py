@@ -88,6 +88,7 @@ def sley(*arguments: object) -> Result:
         ("topology show ndv4 --limit 3", "topology show has no --limit. Commands with it: syn"),
         ("bound --limit 3", "Commands with it: synthesize, replan, choose"),
         ("tune show x -j 2", "Commands with it: choose, tune train, tune sweep"),
+        ("explain V203 --topology 1x2", "No such option '--topology'"),  # many commands have it
         ("synthesize allreduce --topolgy 1x2", "Did you mean '--topology'?"),
         ("compare ring-allreduce --schedule=hpds", "quote --schedule=hpds with its WHAT"),
         ("synthesize allreduce --topology 1x2 --size 1K --size 2M", "give --size once"),

@@ -137,16 +137,30 @@ def choose_command(  # as many parameters as options; click passes each by name
     assert cluster is not None  # --topology is required
     needs = {} if target is None and output is None else _form(runtime).needs
     switches = needs.get("switches", options["switches"]) is not False
-    make = partial(_candidate, cluster, same_bits, switches, phases)
+    make = partial(_contender, cluster, same_bits, switches, phases)
     made = [pair for one in selections for pair in fitting(one, cluster, make)]
     programs = [program for program, _ in made]
     if nccl:
         check_nccl(programs[0].collective, cluster)
         note_better_switches(topology)
-    options |= {"target": target if output is None else runtime, "resume": resume}
-    options |= {"interpreter": simulating.interpreter, "model": simulating.model(cluster)}
-    searched = (programs, [*sizes, last], cluster)
-    choices, is_interrupted = _search(jobs, phases, *searched, limit_s=limit_s, **options)
+    with (
+        executor_of(jobs) as executor,
+        first_interrupt() as is_interrupted,
+        phases.progress("choosing", is_interrupted) as progress,
+    ):
+        choices = choose(
+            programs,
+            [*sizes, last],
+            cluster,
+            interpreter=simulating.interpreter,
+            model=simulating.model(cluster),
+            target=target if output is None else runtime,
+            limit_s=limit_s,
+            progress=progress,
+            executor=executor,
+            resume=resume,
+            **options,
+        )
     for one in choices.ranges if same_bits else ():
         check_same_bits(one.plan, cluster.node, same_bits)
     paths: list[Path] = []
@@ -160,17 +174,17 @@ def choose_command(  # as many parameters as options; click passes each by name
         print_json(_json(choices, commands, paths) | more | {"seconds": phases.seconds})
     else:
         _print(choices, commands, theirs, paths, runtime, phases)
-    if is_interrupted:
+    if is_interrupted():
         sys.exit(INTERRUPTED)
 
 
-_Made: TypeAlias = tuple[Program | Plan, Selection]
+_Contender: TypeAlias = tuple[Program | Plan, Selection]
 """A program or a plan, with its selection."""
 
 
-def _candidate(
+def _contender(
     cluster: Topology, same_bits: SameBits, switches: bool, phases: Phases, one: Selection
-) -> _Made:
+) -> _Contender:
     """What a selection stands for, if it fits. switches: whether those of the cluster are used.
     Errors: those of `program_on` and `check_same_bits`."""
     one = in_order(one, same_bits)
@@ -179,22 +193,6 @@ def _candidate(
         plan = found if isinstance(found, Plan) else compile(found)
         check_same_bits(plan, cluster.node, same_bits)
     return found, one
-
-
-def _search(jobs: int, phases: Phases, *searched: Any, **options: Any) -> tuple[Choices, bool]:
-    """The choices of `choose`, in several processes, and whether Ctrl-C ended the search."""
-    with (
-        executor_of(jobs) as executor,
-        first_interrupt() as is_interrupted,
-        phases.progress("choosing") as report,
-    ):
-
-        def show(done: int, total: int) -> bool:
-            report(done, total)
-            return is_interrupted()
-
-        choices = choose(*searched, progress=show, executor=executor, **options)
-    return choices, is_interrupted()
 
 
 def _nccl_beside(choices: Choices, phases: Phases) -> list[Beside]:
@@ -278,7 +276,7 @@ def _with_own(
 
 def _command(
     choice: Choice,
-    made: list[_Made],
+    made: list[_Contender],
     topology: str,
     choices: Choices,
     simulating: Simulating,

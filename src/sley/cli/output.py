@@ -162,9 +162,13 @@ def _commands_with(option: str, group: click.Command, path: str = "") -> Iterato
         yield from _commands_with(option, command, f"{path}{name} ")
 
 
-class _Successors(click.Command):
-    """Answers an option that went with what replaces it, and one of other commands with these;
-    refuses one that is given twice; ends its help with examples."""
+_MOST_COMMANDS = 4
+"""Commands that have an option, at most, for one without it to name them."""
+
+
+class _Usage(click.Command):
+    """A command that answers wrong options: one that went with what replaces it, one of few other
+    commands with these, one that is given twice; examples end its help."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if examples := EXAMPLES.get(ctx.command_path):
@@ -182,10 +186,12 @@ class _Successors(click.Command):
             option = error.option_name
             if found := gone("option", option, _own_path(ctx)):
                 raise Gone(found) from None
-            if others := ", ".join(_commands_with(option, ctx.find_root().command)):
+            others = [*_commands_with(option, ctx.find_root().command)]
+            if 0 < len(others) <= _MOST_COMMANDS:
                 near = did_you_mean(option, {*(error.possibilities or ())} - {"--help"})
-                has_none = f"{ctx.command_path} has no {option}.{' ' * bool(near)}{near}"
-                raise click.UsageError(f"{has_none} Commands with it: {others}", ctx) from None
+                near += " " if near else ""
+                has = f"{near}Commands with it: {', '.join(others)}"
+                raise click.UsageError(f"{ctx.command_path} has no {option}. {has}", ctx) from None
             raise
         except click.BadParameter as error:
             wrong = re.match(r"'(.*)' is not one of (.*)\.", error.message)
@@ -196,6 +202,7 @@ class _Successors(click.Command):
     def _refuse_repeated(self, ctx: click.Context, args: list[str]) -> None:
         """Refuses an option with one value that is given twice: click takes the last value."""
         seen = set[str | None]()
+        # click's `parse_args` parses again: it doesn't tell in which order it met which options.
         for one in self.make_parser(ctx).parse_args(list(args))[2]:
             if not isinstance(one, click.Option) or one.multiple:
                 continue
@@ -206,7 +213,7 @@ class _Successors(click.Command):
             seen.add(one.name)
 
 
-class Command(_Successors):
+class Command(_Usage):
     """A command in which a SleyError becomes diagnostics and an exit code, and a warning a
     remark.
 
@@ -268,7 +275,7 @@ def report_refusal(error: SleyError, form: str | None, *, as_json: bool = False)
     return USAGE if is_usage else WRONG
 
 
-class CommandGroup(_Successors, click.Group):
+class CommandGroup(_Usage, click.Group):
     """Commands; for one that doesn't exist its successor or the most similar names are told."""
 
     def resolve_command(
@@ -346,11 +353,19 @@ class Phases:
         return value
 
     @contextmanager
-    def progress(self, name: str) -> Iterator[Callable[[int, int], None]]:
-        """Measures a phase that tells what is done, and all, to the function that it gets."""
+    def progress(
+        self, name: str, is_over: Callable[[], bool] = lambda: False
+    ) -> Iterator[Callable[[int, int], Any]]:
+        """Measures a phase that tells what is done, and all, to the function that it gets, which
+        answers whether the phase is to end."""
         with self.bar() as bar, self(name):
             task = bar.add_task(name, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+            def show(done: int, total: int) -> bool:
+                bar.update(task, completed=done, total=total)
+                return is_over()
+
+            yield show
 
     def bar(self) -> Progress:
         """A progress bar for a phase of known length."""
