@@ -66,16 +66,17 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Deletes what was not read for longest when many changes have filled the caches."""
+    """Deletes the oldest files when many changes have filled the caches: what is still needed of
+    them is made again."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
-    with suppress(FileNotFoundError):  # another run has just removed a file
+    with suppress(FileNotFoundError):  # another run deletes them
         files = [(path.stat(), path) for path in CACHES.rglob("*.*")]
         left = MOST_CACHE_BYTES
-        for state, path in sorted(files, key=lambda file: -file[0].st_atime):
+        for state, path in sorted(files, key=lambda file: -file[0].st_mtime):
             left -= state.st_size
             if left < 0:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
 
 def pytest_collection() -> None:

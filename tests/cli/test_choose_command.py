@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import ClickException
 from click.testing import CliRunner, Result
 
 from sley import Options, load, topologies
@@ -302,6 +303,17 @@ def test_processes_ignore_an_interrupt_from_their_first_moment_on() -> None:
     ignored = [int(re.search(r"SigIgn:\s*(\w+)", one)[1], 16) for one in states]  # type: ignore[index]
     assert len(ignored) == 2
     assert all(mask >> (signal.SIGINT - 1) & 1 for mask in ignored)
+
+
+def test_a_killed_process_ends_a_search_with_what_to_do() -> None:
+    others = {one.pid for one in active_children()}
+    with pytest.raises(ClickException, match="--resume FILE"), executor_of(2) as executor:
+        assert executor is not None
+        for child in active_children():
+            if child.pid not in others:
+                child.kill()
+        for _ in range(9):
+            executor.submit(int).result()
 
 
 def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from sley.ir.plan_table import read_table
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
 from sley.model.simulation import Simulator
+from sley.topologies import link_rings
 from sley.topologies.one_gpu import ONE_H100
 from support.generators.examples import examples
 
@@ -447,8 +448,9 @@ def test_a_record_that_lost_a_line_leads_to_the_same_table(tmp_path: Path) -> No
     file, few = tmp_path / "search", {"instances": [1, 2], "channels": 1, "protocol": "Simple"}
     table = sley.choose(RING, ["1K", "4K"], NDV4, resume=file, **few)
     head, *lines = file.read_text().splitlines(keepends=True)
-    for number in range(len(lines)):
-        file.write_text("".join([head, *lines[:number], *lines[number + 1 :]]))
+    cut = ["".join([head, *lines[:at], *lines[at + 1 :]]) for at in range(len(lines))]
+    for text in (head.removesuffix("\n"), *cut):
+        file.write_text(text)
         assert sley.choose(RING, ["1K", "4K"], NDV4, resume=file, **few).ranges == table.ranges
 
 
@@ -517,7 +519,7 @@ def test_sizes_between_others_leave_these_close_together(sizes: set[int]) -> Non
         assert after <= 4 * before
 
 
-def test_sizes_between_others_need_fewer_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lower_bounds_need_fewer_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the table stays as it is."""
     sizes = [1 << n for n in range(10, 29)]
     programs, few = [RING, ALL_PAIRS], {"instances": [1, 2, 8], "channels": 1, **BY_CONNECTION}
@@ -548,6 +550,25 @@ def test_plans_that_share_blocks_are_left_out_only_where_they_would_not_be_chose
     assert expected == table(float("inf"), 0.0), "none would have been chosen"
     assert expected != table(0.0, LEAST_BLOCKS), "without any the choice would be another"
     assert expected != table(reach, float("inf")), "nor with the first instance alone"
+
+
+@pytest.mark.parametrize(("constant", "value"), [("_MERGED", 1.0), ("_FEW", 1.0)])
+def test_plans_of_too_many_blocks_reach_further(
+    monkeypatch: pytest.MonkeyPatch, constant: str, value: float
+) -> None:
+    """A ring of 96 blocks on 80 multiprocessors is the fastest once they are merged."""
+    topology = sley.topologies.find("dgx1")
+    rings = link_rings(topology).orders.tolist()
+    ring = sley.algorithms.multi_ring_allgather(1, 8, orders=rings, in_place=True)
+    programs = [ring, sley.synthesize("allgather", topology, in_place=True)]
+    given = {"channels": 1, "protocol": "LL128", "instances": [4, 8], "schedule": ["msccl", "hpds"]}
+
+    def chosen() -> Allocation | None:
+        return sley.choose(programs, "8M", topology, **given).ranges[0].options.allocate
+
+    assert chosen() is Allocation.STATE
+    monkeypatch.setattr(comparison, constant, value)
+    assert chosen() is Allocation.CONNECTION
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def test_replan_writes_files_for_runtimes(tmp_path: Path) -> None:
         (("--topology", "2x2", "--degraded", "nic0=0"), 2, "a share between 0 and 1"),
         (("--topology", "2x2", "--without", "nic7"), 2, "T608"),
         (("--ranks", "4", "--without", "nic0"), 2, "--topology"),
+        (("--topology", "2x2", "--ranks", "2", "--without", "nic0"), 2, "is for 2 ranks"),
         (("--topology", "2x2", "--without", "nic0", "-o", "new.txt"), 2, "F460"),
         (("--topology", "ndv4:2.5", "--without", "nic0"), 2, "ndv4:2.\n"),
     ],

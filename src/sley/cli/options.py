@@ -7,7 +7,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -541,6 +541,10 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
     signal.signal(signal.SIGINT, before)
     try:
         yield executor
+    except BrokenExecutor as error:
+        remedy = "give fewer --jobs; sley choose --resume FILE keeps what was compared"
+        text = f"a process of --jobs was killed, as for lack of memory: {remedy}"
+        raise click.ClickException(text) from error
     finally:
         # They end their turns. An exception while they are joined would leave them for ever.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -98,6 +98,9 @@ def replan_command(
     plan = plan_of(prefer_in_place(selection), phases, verify=True)
     if plan.topology is None:
         raise click.UsageError("a topology is needed: give --topology")
+    if (ranks := plan.collective.ranks) != plan.topology.ranks:
+        of = f"{plan.topology.name} has {plan.topology.ranks}"
+        raise click.UsageError(f"{selection.what} is for {ranks} ranks, {of}: give a plan for all")
     left = plan.topology.without(*without) if without else plan.topology
     for part, share in degraded:
         left = left.degraded(part, share)

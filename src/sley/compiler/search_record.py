@@ -58,7 +58,7 @@ class SearchRecord:
             )
         if not text:
             write_file(self._path, head + "\n")
-        elif lines[-1]:  # what a process was writing when it was killed
+        elif not text.endswith("\n"):  # what a process was writing when it was killed
             self._append("\n")
         count = {series[:2]: len(series.options) for series in compiler.series}
         self.known = dict(_whole_lines(lines, count, frozenset(sizes)))

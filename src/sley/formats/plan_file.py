@@ -390,8 +390,8 @@ def _assumed(head: Section, topology: Topology | None) -> tuple[Diagnostic, ...]
     if topology is None:
         return ()
     lacking = {f.name for f in fields(CostModel)} - head.values["topology"]["model"].keys()
-    own = ", ".join(f"{word}={getattr(topology.model, word)}" for word in sorted(lacking))
-    found = f"{own}, which an earlier version did not write; --topology has the machine's"
+    names = ", ".join(sorted(lacking))
+    found = f"a file of an earlier version, without {names}: defaults, unless --topology is given"
     at, expected = Place(head.file), "all parameters of the cost model"
     return (F434.diagnostic(at=at, expected=expected, found=found),) if lacking else ()
 
