@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from sley import Options, load, topologies
 from sley.cli import main
 from sley.cli.options import executor_of
-from sley.compiler import comparison
+from sley.compiler import comparison, interrupts
 from sley.compiler.candidates import Series
 from sley.topologies.one_gpu import ONE_H100
 from support.inputs.schedule_files import forest
@@ -174,7 +174,7 @@ def test_ctrl_c_ends_the_turns_of_another_process(monkeypatch: pytest.MonkeyPatc
         return "the whole turn"
 
     monkeypatch.setattr(comparison, "_run", interrupted)
-    monkeypatch.setattr(comparison, "_INTERRUPTS", comparison._Interrupts())
+    monkeypatch.setattr(interrupts, "_INTERRUPTS", interrupts._Interrupts())
     series, made = (Series(0, 0, (Options(),)),), pickle.dumps("compiler")
     task = comparison._Task(series, {1024: (1.0, 1.0)}, frozenset(), {}, float("inf"))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `executor_of` starts processes

@@ -8,7 +8,7 @@ from multiprocessing import get_context
 import pytest
 
 import sley
-from sley.compiler import comparison
+from sley.compiler import interrupts
 from sley.tuning import sweeps
 from sley.tuning.arms import Arms
 from sley.tuning.sweeps import sweep
@@ -54,10 +54,10 @@ def test_an_executor_chooses_and_sweeps_like_one_thread(make):
 
 def test_ctrl_c_ends_a_size_of_another_process(monkeypatch):
     monkeypatch.setattr(sweeps, "_arms", lambda _needed: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr(comparison, "_INTERRUPTS", comparison._Interrupts())
+    monkeypatch.setattr(interrupts, "_INTERRUPTS", interrupts._Interrupts())
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the command line starts processes
     try:
-        with pytest.raises(comparison.TurnInterrupted):
+        with pytest.raises(interrupts.TurnInterrupted):
             sweeps._row_elsewhere(b"", 1024)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         monkeypatch.setattr(sweeps, "_arms", lambda needed: needed)

@@ -6,6 +6,7 @@ passes/          the passes, and lift/, which goes back
 search.py        finds the fastest plans of a space of options (space.py) by simulation
                  (candidates.py, comparison.py), and goes on from a file (search_record.py); the
                  result is a table of choices (choices.py)
+interrupts.py    what Ctrl-C ends in the processes that compare plans, here and in tuning
 synthesis.py     makes programs for topologies
 group_plans.py   plans for groups of ranks that share a cluster
 opening.py       what a user brings, recognised and opened as a program or a plan

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from sley.compiler.candidates import Candidate, CandidateCompiler, Position, Series
 from sley.compiler.choices import MARGIN
+from sley.compiler.interrupts import TurnInterrupted, interruptible
 from sley.compiler.options import Options
 from sley.compiler.search_record import RecordedPlan, SearchRecord
 from sley.errors import SleyError
@@ -438,6 +437,10 @@ def _between(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
     return found
 
 
+_THREAD = threading.local()
+"""The compiler of an executor's thread: it keeps results of passes, so no two threads share one."""
+
+
 def _run_there(made: bytes, task: _Task) -> _Result:
     """A turn of a task, in a thread of an executor. made: the compiler, pickled. Ctrl-C ends the
     turn of a process that ignores it between turns; then all of the task is left."""
@@ -451,46 +454,3 @@ def _run_there(made: bytes, task: _Task) -> _Result:
         if _is_any(task.fastest):
             return _Result([], None, 0, [], task.series)
         return _run(pickle.loads(made), task)  # there must be a plan
-
-
-class TurnInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a turn that is `interruptible`, or before it."""
-
-
-class _Interrupts:
-    """What a process does on Ctrl-C that ignores it but for turns: it ends this one and all later
-    ones, since some are on their way. came: whether it came. in_turn: whether a turn runs."""
-
-    came = in_turn = False
-
-    def note(self, _number: int, _frame: object) -> None:
-        self.came = True
-        if self.in_turn:
-            self.in_turn = False
-            raise TurnInterrupted
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        signal.signal(signal.SIGINT, self.note)
-        if self.came:
-            raise TurnInterrupted
-        self.in_turn = True
-        try:
-            yield
-        finally:
-            self.in_turn = False
-
-
-_INTERRUPTS = _Interrupts()
-
-
-def interruptible() -> AbstractContextManager[None]:
-    """A turn that Ctrl-C ends in a process that ignores it between turns. Does nothing in others,
-    nor in threads, which get no signals."""
-    ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, _INTERRUPTS.note)
-    in_main = threading.current_thread() is threading.main_thread()
-    return _INTERRUPTS.turn() if ignored and in_main else nullcontext()
-
-
-_THREAD = threading.local()
-"""The compiler of an executor's thread: it keeps results of passes, so no two threads share one."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sley.compiler.comparison import interruptible
+from sley.compiler.interrupts import interruptible
 from sley.errors import Place
 from sley.errors.tuning import D922
 from sley.ir.tables import BoolArray, FloatArray, LongArray
