@@ -75,8 +75,8 @@ def choose(
         candidate as it is, whatever the options, and so are the plans of the program that is lifted
         from it.
     sizes: the sizes at which candidates are compared, with sizes in between if they are more than a
-        factor of 4 apart, unless their times at other sizes, or their loads, say that they are too
-        slow. The ranges cover all sizes from the first to the last.
+        factor of 4 apart. One is left out at a size where its loads, or its times at others, say
+        that it is too slow. The ranges cover all sizes from the first to the last.
     topology: a topology, or its name, as for `sley.topologies.find`; by default the one that the
         first program was written for.
     options: how to compile all candidates. Open options are tried: Simple, LL and LL128, with
