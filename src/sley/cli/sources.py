@@ -113,10 +113,12 @@ def _low(selection: Selection, topology: Topology) -> list[Selection]:
     """An algorithm along trees, with the heights and chunks of low ones, if they aren't the trees
     that it has without."""
     collective = CATALOG[selection.what].collective
+    if not (low := low_trees(collective, topology)):
+        return []  # of many ranks, for which other trees take minutes
     own = Synthesis.of(collective, topology, switches=False)
     made = [
         one
-        for one in low_trees(collective, topology)
+        for one in low
         if (one.sends, one.chunks) != (own.sends, own.chunks) or one.algbw_GBps > own.algbw_GBps
     ]
     numbers = [(one.parts[0].height, one.chunks // topology.ranks) for one in made]
