@@ -18,10 +18,14 @@ from support.checks.golden import Golden
 from support.generators.examples import SLOW, USUAL
 
 ROOT = Path(__file__).resolve().parent.parent
-_MAKERS = ["errors/disk_cache.py", "engine/devices/threads.py"] + [
-    f"engine/devices/cuda/{name}.py" for name in ("compiler", "machine_code")
+_MAKERS = [
+    "src/sley/errors/disk_cache.py",
+    "src/sley/engine/devices/threads.py",
+    "src/sley/engine/devices/cuda/compiler.py",
+    "src/sley/engine/devices/cuda/machine_code.py",
+    "tests/support/devices/device_calls.py",
 ]
-_STATE = sha256(b"".join((ROOT / "src" / "sley" / name).read_bytes() for name in _MAKERS))
+_STATE = sha256(b"".join((ROOT / name).read_bytes() for name in _MAKERS))
 _USERS = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
 CACHES = (_USERS if os.access(_USERS, os.W_OK) else ROOT / "build") / "sley-tests"
 CACHE = CACHES / _STATE.hexdigest()[:16]

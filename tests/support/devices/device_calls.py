@@ -15,6 +15,7 @@ from sley.engine.check import CheckedBuffers, Pattern, Promise
 from sley.engine.devices import Device, Executor, Settings, ThreadsDevice
 from sley.engine.devices.cuda import CudaDevice
 from sley.engine.devices.device import Launch
+from sley.engine.devices.tables import structure
 from sley.engine.program import buffer_sizes
 from sley.engine.types import DATA_TYPES
 
@@ -30,6 +31,14 @@ def threads(number: int = 0) -> ThreadsDevice:
     """A device that these tests share. Its compiler doesn't optimise: the tests compile many texts
     and make small calls."""
     return ThreadsDevice(number, flags=["-O0"])
+
+
+def module_of(text: str, argument: str = "Call", device: ThreadsDevice | None = None) -> bytes:
+    """A text's kernels for CPUs as a module that the stand-in for NVIDIA's driver runs. argument:
+    the structure that is the argument of a kernel."""
+    library = (device or threads()).compiled(text).read_bytes()
+    head = f"library {structure(argument).itemsize} {len(library)}\n"
+    return head.encode() + library + bytes(1)
 
 
 def memory_of_threads() -> dict[int, int]:

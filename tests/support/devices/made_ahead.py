@@ -9,12 +9,11 @@ from pathlib import Path
 from sley.communicator.link_tables import link_tables
 from sley.engine import native
 from sley.engine.devices import ThreadsDevice
-from sley.engine.devices.tables import structure
 from sley.engine.kernels import Platform, messages_source
 from sley.engine.kernels.prebuilt import DIGESTS, digests_of, file_of
 from sley.engine.types import DATA_TYPES
 from sley.ir.words import ReduceOp
-from support.devices.device_calls import threads
+from support.devices.device_calls import module_of
 from support.devices.native_programs import TESTS
 
 
@@ -42,11 +41,8 @@ def write_tables(
     def name_of(text: str) -> str:
         path = folder / file_of(text)
         if not path.exists():
-            device, argument = threads(), "Call"
-            if text == messages:
-                device, argument = ThreadsDevice(flags=["-O0", *flags]), "Messages"
-            head = f"library {structure(argument).itemsize} {device.compiled(text)}\n"
-            path.write_bytes(head.encode() + bytes(1))
+            of_messages = ("Messages", ThreadsDevice(flags=["-O0", *flags]))
+            path.write_bytes(module_of(text, *(of_messages if text == messages else ())))
         return path.name
 
     kinds = [DATA_TYPES[name] for name in types]

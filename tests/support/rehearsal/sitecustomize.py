@@ -33,10 +33,9 @@ def _stop() -> None:
 def _build_for_cpus() -> None:
     from sley.engine.devices import Engine
     from sley.engine.devices.cuda import CudaDevice, compiler
-    from sley.engine.devices.tables import structure
     from sley.engine.kernels import Kernels, Platform
     from sley.engine.kernels.source import Variant
-    from support.devices.device_calls import threads
+    from support.devices.device_calls import module_of
 
     of_device = Kernels.source
 
@@ -44,10 +43,7 @@ def _build_for_cpus() -> None:
         return of_device(kernels, engine, replace(variant, platform=Platform.CPU))
 
     def compile_text(text: str, arch: str) -> compiler.Compiled:
-        library = threads().compiled(text)
-        return compiler.Compiled(
-            f"library {structure('Call').itemsize} {library}\n".encode() + bytes(1), b"", {}
-        )
+        return compiler.Compiled(module_of(text), b"", {})
 
     Kernels.source = source  # type: ignore[method-assign]
     CudaDevice.compile_later = _ignored  # type: ignore[method-assign]

@@ -22,11 +22,10 @@ from fake_driver.cases_executor import RANKS, arrays, ring, values
 from sley.cli import main
 from sley.engine.devices import Engine, Executor, LinkSet, Settings
 from sley.engine.devices.cuda import CudaDevice, compiler, device, machine_code
-from sley.engine.devices.tables import structure
 from sley.engine.kernels import KERNELS, Kernels, Platform, Variant, prebuilt
 from sley.engine.types import DATA_TYPES
 from support.devices import communicators
-from support.devices.device_calls import threads
+from support.devices.device_calls import module_of
 
 SUM = Variant(Platform.CUDA, DATA_TYPES["float32"].number, sley.ReduceOp.SUM)
 EMPTY = "".join(f'extern "C" __global__ void {name}() {{}}\n' for name in KERNELS)
@@ -50,7 +49,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = Kernels.of(ring()).source(
         Engine.INTERPRETED, Variant(Platform.CPU, SUM.dtype, SUM.reduce_op)
     )
-    code = f"library {structure('Call').itemsize} {threads().compiled(text)}\n".encode() + bytes(1)
+    code = module_of(text)
     monkeypatch.setattr(Kernels, "source", short_text)
     package = tmp_path / prebuilt.PACKAGE
     package.mkdir()
@@ -219,7 +218,7 @@ def test_code_for_other_gpus_is_left_alone(
     machine_code.compiled(generated, other)
     assert sums(Executor(ring(), [device] * RANKS), [device] * RANKS)
     (file,) = package.glob("*.fatbin")
-    file.write_bytes(b"library 8 nowhere\n" + bytes(1))  # the stand-in refuses it
+    file.write_bytes(b"library 8 7\nnothing" + bytes(1))  # the stand-in refuses it
     device = CudaDevice(0)
     assert not sums(Executor(ring(), [device] * RANKS), [device] * RANKS)
     assert machine_code.is_compiled(generated, own)
@@ -228,7 +227,7 @@ def test_code_for_other_gpus_is_left_alone(
 @pytest.mark.usefixtures("whole_texts", "no_compiler")
 def test_code_for_other_gpus_alone_is_refused(fake: FakeDriver, package: Path) -> None:
     (file,) = package.glob("*.fatbin")
-    file.write_bytes(b"library 8 nowhere\n" + bytes(1))
+    file.write_bytes(b"library 8 7\nnothing" + bytes(1))
     devices = [CudaDevice(0)] * RANKS
     refused("K501", Executor(ring(), devices), arrays(devices, [np.zeros(8)] * RANKS))
 

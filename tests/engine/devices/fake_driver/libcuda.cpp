@@ -4,13 +4,14 @@
 // errors that the CUDA driver API documents, so that each line of the host's side runs in each test
 // run.
 // Devices are numbers; their memory is a file without a name, mapped; a stream is a thread that
-// works on its queue; a kernel is a function of a shared object that a test names.
+// works on its queue; a kernel is a function of a shared object of its module.
 //
 // What it isn't: a GPU. No machine code runs: any module loads, and has every kernel except one
-// called "missing". A module whose image is "library SIZE PATH" is that shared object: its functions
-// run as kernels, whose argument has SIZE bytes. It says nothing about speed, about CUDA's memory
-// model, or about what NVIDIA's driver does where its documentation is silent. Behind the address of a
-// multicast object, every 256 bytes, is the table that the kernels for CPUs take for a switch.
+// called "missing". A module whose image is "library SIZE BYTES", a line, and then the bytes of a
+// shared object, is that object: its functions run as kernels, with an argument of SIZE bytes. It
+// says nothing about speed, about CUDA's memory model, or about what NVIDIA's driver does where its
+// documentation is silent. Behind the address of a multicast object, every 256 bytes, is the table
+// that the kernels for CPUs take for a switch.
 //
 // Calls that load, allocate, free, map or register wait, as NVIDIA's driver may, until nothing runs
 // on any device; until then other threads launch nothing. One that waits longer than patience_ms has
@@ -938,10 +939,16 @@ struct Module {
 int cuModuleLoadData(Module** module, const char* image) {
     if (forbidden()) return STREAM_CAPTURE_UNSUPPORTED;
     *module = new Module;
-    char path[4096];
-    if (std::sscanf(image, "library %zu %4095[^\n]", &(*module)->call_bytes, path) != 2)
-        return SUCCESS;
-    (*module)->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    std::size_t bytes;
+    if (std::sscanf(image, "library %zu %zu", &(*module)->call_bytes, &bytes) != 2) return SUCCESS;
+    char path[] = "/tmp/sley-module-XXXXXX";  // the loader takes equal names for one object
+    int file = mkstemp(path);
+    if (file < 0) return INVALID_IMAGE;
+    const char* object = std::strchr(image, '\n') + 1;
+    if (write(file, object, bytes) == static_cast<ssize_t>(bytes))
+        (*module)->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    close(file);
+    unlink(path);
     return (*module)->library ? SUCCESS : INVALID_IMAGE;
 }
 
