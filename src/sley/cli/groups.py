@@ -146,16 +146,19 @@ def _rows(calls: _Calls, found: GroupPlans) -> Iterator[tuple[str, object]]:
 
 
 def _ranks(text: str, ranks: int) -> list[list[int]]:
-    """Groups of ranks: 0-3/4,6. ranks: of the cluster, after which a range ends with one more."""
+    """Groups of ranks: 0-3/4,6. ranks: of the cluster."""
     groups = list[list[int]]()
     for group in text.split("/"):
         members = list[int]()
         for one in group.split(","):
             span = _SPAN.fullmatch(one)
-            if span is None:
+            ends = [int(span[1]), int(span[2] or span[1])] if span else [1, 0]
+            if ends[0] > ends[1]:
                 message = f"{text!r} is no dimension of --grid and no groups such as 0-3/4-7"
                 raise click.UsageError(message)
-            first, last = int(span[1]), int(span[2] or span[1])
-            members += range(first, max(first, min(last, ranks)) + 1)
+            if ends[1] >= ranks:
+                message = f"{text!r}: the topology has the ranks 0-{ranks - 1}, and no {ends[1]}"
+                raise click.UsageError(message)
+            members += range(ends[0], ends[1] + 1)
         groups.append(members)
     return groups

@@ -107,7 +107,7 @@ MSCCLPP_SCRIPT = Kind(
 PYTHON = Kind("a Python file", "sley compile {file}")
 RESCCLANG = Kind("a text in ResCCLang", "sley compile {file}")
 PAGE = Kind(
-    "HTML or SVG: a page, such as a report, or a picture",
+    "a page, such as a report, or a picture",
     remedy="Give what it was made from: a plan is NAME.plan, or for a runtime NAME.xml or "
     "NAME.json, as `sley compile -o` writes them.",
 )
@@ -186,6 +186,8 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
     with another kind of text, as a string, is recognised only with .py."""
     if content.startswith(b"PK\x03\x04"):
         return OLD_POLICY if b"policy.json" in content[:128] else BINARY
+    if content.startswith(_PICTURES):
+        return PAGE
     if content.startswith(b"sleyplan"):
         return SLEY_PLAN
     if _CHAKRA.match(content):
@@ -232,6 +234,7 @@ _FIRST_ELEMENT = re.compile(
     r"(?:\s++|<!--.*?-->|<\?.*?\?>|<!DOCTYPE topology SYSTEM.*?>)*+<([A-Za-z_][\w.:-]{0,100})",
     re.DOTALL,
 )
+_PICTURES = (b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"%PDF-")
 _PAGE = re.compile(r"(?is)(?:\s++|<!--.*?-->|<\?.*?\?>)*+<(?:!doctype )?(?:html|svg)\b")
 
 _JSON_KINDS = (

@@ -54,6 +54,7 @@ SMALL: dict[str, tuple[bytes | str, Kind]] = {
     "other XML": ("<html5></html5>", recognition.XML),
     "picture": (XML_HEAD + '<svg xmlns="http://www.w3.org/2000/svg">', recognition.PAGE),
     "report": ("<!doctype html>\n<html>", recognition.PAGE),
+    "document": ("%PDF-1.7\n", recognition.PAGE),
     "page": ('<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 4.01//EN">', recognition.PAGE),
     "comment without an end": ("<!-- <algo>", recognition.XML),
     "MSCCL++": ('{"name": "x", "collective": "allreduce", "gpus": [{', recognition.MSCCLPP),
