@@ -168,6 +168,10 @@ def test_ranks_that_are_fewer_than_the_gpus_are_told() -> None:
     line = ["simulate", "ring-allreduce", "--topology", "1x4", "-b", "1K"]
     told = "note: ring-allreduce: its 2 ranks are the first 2 of 4 GPUs"
     assert told in sley(*line, "--ranks", 2).stderr
+    line[3] = "2x4"
+    assert "first 4 of 8 GPUs, on 1 of 2 nodes; give" in sley(*line, "--ranks", 4).stderr
+    assert "first 6 of 8 GPUs; give" in sley(*line, "--ranks", 6).stderr
+    line[3] = "1x4"
     assert "note" not in sley(*line).stderr
 
 

@@ -49,7 +49,9 @@ def _made_ahead(ranks: tuple[int, ...], given: str | None, *, same_bits: bool) -
 
     kernels = Path(given) if given else prebuilt_folder()
     if kernels is None:
-        print_note("sley runs no calls: its extra `kernels` isn't installed")
+        print_note(
+            "sley runs no calls: its extra `kernels` isn't installed; .ci/prebuild.py makes it"
+        )
         return {}
     try:
         keys = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from sley.cli.options import FILE, gather_options, named_values, option
 from sley.cli.output import print_note
@@ -59,7 +60,10 @@ class Simulating:
             raise click.UsageError(f"{plan.name} needs --topology, such as --topology ndv4:2")
         ranks, gpus = plan.collective.ranks, plan.topology.ranks
         if ranks < gpus:
-            print_note(f"{plan.name}: its {ranks} ranks are the first {ranks} of {gpus} GPUs")
+            used, nodes = len(np.unique(plan.topology.vertices.node[:ranks])), plan.topology.nodes
+            on = f", on {used} of {nodes} nodes" if used < nodes else ""
+            note = f"{plan.name}: its {ranks} ranks are the first {ranks} of {gpus} GPUs{on}"
+            print_note(f"{note}; give NODESxGPUS, such as 2x4, for a cluster of its size")
         made = Simulator(
             plan,
             model=self.model(plan.topology),
