@@ -191,7 +191,9 @@ class Choices:
         begins: dict[str, list[str]] = {}
         for choice in self.ranges:
             names = ", ".join(files.runtimes(choice.plan))
-            names = names or f"no runtime ({files.why_none(choice.plan)})"
+            if not names:
+                why = files.why_none(choice.plan)
+                names = f"no runtime ({why}; a target leaves such plans out)"
             begins.setdefault(names, []).append(size_text(choice.begin.size_bytes))
         return [f"# files for {names}: from {', '.join(of)}" for names, of in begins.items()]
 

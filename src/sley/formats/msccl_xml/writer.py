@@ -379,7 +379,7 @@ def check_peers(plan: Plan, raw: RawFile, problems: Problems) -> None:
             plan.place,
             f"one {word} in a block",
             lambda row, mine=mine, own=own, word=word: (  # type: ignore[misc]
-                f"{word} {mine[row]} here and {own[row]} elsewhere in the block"
+                f"{word}s {mine[row]} and {own[row]} in one block"
             ),
             "Give each pair of peers and channel its own block, as sley.compile does "
             "with --allocate connection and without --max-blocks.",
