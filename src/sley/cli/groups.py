@@ -152,13 +152,13 @@ def _ranks(text: str, ranks: int) -> list[list[int]]:
         members = list[int]()
         for one in group.split(","):
             span = _SPAN.fullmatch(one)
-            ends = [int(span[1]), int(span[2] or span[1])] if span else [1, 0]
-            if ends[0] > ends[1]:
+            first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
+            if first > last:
                 message = f"{text!r} is no dimension of --grid and no groups such as 0-3/4-7"
                 raise click.UsageError(message)
-            if ends[1] >= ranks:
-                message = f"{text!r}: the topology has the ranks 0-{ranks - 1}, and no {ends[1]}"
+            if last >= ranks:
+                message = f"{text!r}: the topology has the ranks 0-{ranks - 1}, and no {last}"
                 raise click.UsageError(message)
-            members += range(ends[0], ends[1] + 1)
+            members += range(first, last + 1)
         groups.append(members)
     return groups

@@ -71,7 +71,7 @@ def test_a_stall_names_its_instructions() -> None:
     with Job([small_plans.stalling(3)], Settings(timeout_s=0.4)) as job:
         start = time.monotonic()
         error = failing(lambda: call(job, [np.ones(6)] * 3))
-        assert time.monotonic() - start < 60
+        assert time.monotonic() - start < 5
     assert error.code == "R502"
     text = str(error)
     for rank in range(3):
@@ -114,7 +114,7 @@ def test_a_killed_rank_ends_the_call_on_every_rank(victim: int) -> None:
         threading.Timer(0.5, os.kill, (pids[victim], signal.SIGKILL)).start()
         start = time.monotonic()
         error = failing(lambda: job.plans[0].time_us(LONG, Sweep([], warmup=0, iterations=MANY)))
-        assert time.monotonic() - start < 15  # at once, not after the timeout
+        assert time.monotonic() - start < 5  # at once, not after the timeout
         assert error.code == "R501"
         assert f"rank {victim} was ended by signal 9" in str(error)
         assert "waits for" in str(error)  # the other ranks said where they stood
@@ -137,7 +137,7 @@ def test_a_stopped_rank_ends_the_call() -> None:
         start = time.monotonic()
         error = failing(lambda: job.plans[0].time_us(LONG, Sweep([], warmup=0, iterations=MANY)))
         assert error.code in ("R502", "R513")
-        assert time.monotonic() - start < 60
+        assert time.monotonic() - start < 8
     assert gone(pids)
 
 
@@ -159,7 +159,7 @@ def test_a_rank_stopped_between_calls_is_noticed_after_the_timeout(
         error = failing(lambda: call(job))
         assert error.code == "R513"
         assert "within 1 s" in str(error)
-        assert time.monotonic() - start < 60
+        assert time.monotonic() - start < 8
 
 
 def test_ranks_that_were_stopped_together_are_taken_for_stalled() -> None:
@@ -265,7 +265,7 @@ def test_the_error_of_a_worker_ends_the_call(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(job._group, "send", confused)
         start = time.monotonic()
         error = failing(lambda: call(job, [np.ones(6)] * 3))
-        assert time.monotonic() - start < 50
+        assert time.monotonic() - start < 10
         assert error.code == "R511"
         assert "KeyError: 'float99'" in str(error)
         assert gone(job.pids)

@@ -238,7 +238,7 @@ def test_calls_behind_a_stuck_one_end_at_once() -> None:
     for _ in range(calls):
         on([np.zeros(90, np.int32) for _ in range(3)], streams=stream)
     threads().synchronize(stream)
-    assert time.monotonic() - start < calls * timeout_s
+    assert time.monotonic() - start < calls * timeout_s / 2
     refused("K508", on.synchronize)
 
 
