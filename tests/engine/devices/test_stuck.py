@@ -260,7 +260,7 @@ def test_ranks_that_make_different_calls_are_told(golden: Golden, differ: str) -
         found[rank] = refused("K508", lambda: on(made[rank]))
 
     together([lambda: call(0), lambda: call(1)])
-    # Either block is told, by the message that comes first; the other one then gives up without a look.
+    # Either block is told: by the message that comes first. The other one gives up before its own.
     told = found[1].replace("moves.py:2, rank 1, block 1", "moves.py:1, rank 1, block 0")
     golden(f"other_{differ}.txt", told.replace("rank 1, block 1", "rank 1, block 0") + "\n")
     assert "rank 0, block 0, step 0" in found[0]
