@@ -754,6 +754,18 @@ def test_even_trees_with_more_connections_than_blocks_may_fit() -> None:
     assert share > max(0.8, *less)
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_few_trees_of_an_allreduce_need_few_blocks(held: bool) -> None:
+    """The trees of all ranks would share blocks, in which they wait for one another."""
+    topology, options = topologies.dgx1(), {"protocol": "Simple", "in_place": True}
+    if held:
+        topology = replace(topology, model=replace(topology.model, multiprocessors=16))
+    found = fastest("allreduce", topology, 1 << 28, **options, most_blocks=None if held else 16)
+    assert found.synthesis.chunks < topology.ranks
+    assert found.choice.plan.blocks_per_rank <= 16
+    assert found.choice.end.of_bound > 0.7
+
+
 def test_even_trees_fill_links_that_one_block_can_not() -> None:
     topology = topologies.find("ndv4:2")
     made = Synthesis.of("allgather", topology, within=0.01)

@@ -30,7 +30,7 @@ from sley.topologies import (
     topology_of,
 )
 from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, apportioned, forest_on
-from sley.topologies.rates import RankPairs, tree_rates
+from sley.topologies.rates import RankPairs, TreeRates, tree_rates
 from sley.topologies.routes import MOST_DIRECT
 from sley.topologies.structure import sides_of
 
@@ -104,6 +104,10 @@ _MOST_CONNECTIONS = 64
 
 _SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The average chunks of a root that are tried where roots have different shares."""
+
+_FEW_TREES = (1 / 4, 3 / 8, 1 / 2, 3 / 4)
+"""The trees of an AllReduce for each rank that are tried where the trees of all ranks have more
+connections than a GPU has blocks."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -363,6 +367,21 @@ def low_trees(collective: str, topology: Topology, until: float = float("inf")) 
     return made
 
 
+def few_trees(topology: Topology, most_blocks: int, until: float = float("inf")) -> list[Synthesis]:
+    """AllReduces along trees from few ranks, by descending bandwidth, that are found until the
+    monotonic clock is at `until`: so few trees that about so many blocks suffice for all
+    connections. The trees of all ranks would share blocks, in which they wait for one another.
+    Errors: T612."""
+    best = tree_rates(RankPairs.of(topology), _DIRECTIONS["allreduce"], None)
+    made = list[Synthesis]()
+    for share in _FEW_TREES:
+        number = max(round(share * topology.ranks), 1)
+        found = _by_rates(best, number) if time.monotonic() < until else ()
+        made += [Synthesis("allreduce", found)] if found else []
+    fit = [one for one in made if one.connections <= _MOST_MERGED * most_blocks]
+    return sorted(fit, key=lambda one: -one.algbw_GBps)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Fastest(Value):
     """What is simulated as the fastest.
@@ -408,10 +427,10 @@ def fastest(
             found=f"1 on {topology.name}",
             remedy="Give a topology with more GPUs.",
         )
-    made = _tried(collective, topology, chunks, within, until)
     many = topology.ranks > MOST_DIRECT and collective == _ROUTED
     found, left = list[tuple[Synthesis, Choice, float]](), 0
     most = topology.model.most_blocks if most_blocks is None else most_blocks
+    made = _tried(collective, topology, chunks, within, most, until)
 
     def over(choice: Choice) -> int:
         return max(choice.plan.blocks_per_rank - most, 0)
@@ -461,7 +480,12 @@ def is_cut(program: Program, size: int, topology: Topology, tile: float) -> bool
 
 
 def _tried(
-    collective: str, topology: Topology, chunks: int | None, within: float, until: float
+    collective: str,
+    topology: Topology,
+    chunks: int | None,
+    within: float,
+    most_blocks: int,
+    until: float,
 ) -> list[Synthesis]:
     """The trees or routes that come into question, by ascending sends, then even trees and those
     through switches: at least one, and no further ones after `until`."""
@@ -481,6 +505,8 @@ def _tried(
     every = [*low_trees(collective, topology, until), made[0], *_distinct(made[1:])]
     made = _front(every)
     by_bandwidth = sorted(every, key=lambda one: -one.algbw_GBps)
+    if collective == "allreduce" and by_bandwidth[0].connections > most_blocks:
+        made += few_trees(topology, most_blocks, until)[:1] if topology.ranks <= MOST_RANKS else []
     for even in (one.even for one in by_bandwidth if not one.is_even and collective != _ROUTED):
         if even.crowding <= _MOST_MERGED:
             made.append(even)
@@ -612,17 +638,23 @@ def _by_shares(
     for number in _SHARES:
         if best.algbw_GBps * (1 - within) <= most_GBps:
             break
-        chunks = apportioned(best.root, number * len(best.root))
-        rates = tree_rates(pairs, ups, chunks)
-        forests = [forest_on(rates, chunks, direction) for direction in range(len(ups))]
-        found = tuple(one for one in forests if one is not None)
-        if len(found) == len(ups):
+        found = _by_rates(best, number * len(best.root))
+        if found:
             up = replace(found[0], up=True)
             reached = Synthesis("allreduce", (up, found[-1])).algbw_GBps
             if reached > most_GBps:
                 most_GBps = reached  # noqa: N806 - a unit
                 made.append(found)
     return made
+
+
+def _by_rates(best: TreeRates, number: int) -> tuple[Forest, ...]:
+    """Trees of so many chunks, a forest for each direction of some rates, that divide the data
+    among roots in about the same way; none if there are none in some direction."""
+    chunks = apportioned(best.root, number)
+    rates = tree_rates(best.pairs, best.ups, chunks)
+    forests = [forest_on(rates, chunks, direction) for direction in range(len(best.ups))]
+    return () if None in forests else tuple(one for one in forests if one is not None)
 
 
 def _is_symmetric(topology: Topology) -> bool:
