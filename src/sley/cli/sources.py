@@ -514,6 +514,7 @@ def file_settings(selection: Selection) -> dict[str, Any]:
         opened = {selection.collective: source}
         program = Selection(
             selection.collective,
+            root=selection.root,
             arguments=selection.arguments,
             script=selection.script,
             opened=opened,
