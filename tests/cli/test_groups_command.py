@@ -36,7 +36,8 @@ def test_groups_of_a_grid_and_of_ranks_have_plans(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["tp:allreduce:1M"], "'tp' is no dimension of --grid"),
+        (["tp:allreduce:1M"], "'tp' is a dimension of a grid: --grid is needed, such as --grid tp"),
+        (["dp:allreduce:1M", "--grid", "tp=2,pp=4"], "--grid has tp and pp"),
         (["tp:allreduce"], "as in tp:allreduce:64M"),
         (["tp:allreduce:many"], "not a size"),
         (["tp:allreduce:1M", "--grid", "tp"], "as in tp=4,dp=8"),

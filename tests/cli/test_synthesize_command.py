@@ -67,7 +67,10 @@ def test_a_program_is_not_written_as_another_kind_of_file(tmp_path: Path) -> Non
     file = tmp_path / "trees.xml"
     result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", file)
     assert (result.exit_code, file.exists()) == (2, False)
-    assert "trees.py" in result.stderr
+    again = f"sley compile {tmp_path / 'trees.py'} --topology 2x2 -o {file}"
+    assert again in result.stderr
+    made = ("synthesize", "all_gather", "--topology", "2x2", "-o", tmp_path / "trees.py")
+    assert [sley(*line).exit_code for line in (made, again.split()[1:])] == [0, 0]
     result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", tmp_path / "none" / "x.py")
     assert (result.exit_code, "F461" in result.stderr) == (2, True)
 

@@ -218,7 +218,9 @@ class SizeType(click.ParamType[int]):
             return value
         size = size_in_bytes(value)
         if size is None:
-            self.fail(f"{value!r} is not a size from 1, such as 4096, 64K, 16M or 1G", param, ctx)
+            bits = ", in bytes (B), not bits (b)" if str(value).endswith("b") else ""
+            such = f"such as 4096, 64K, 16M or 1G{bits}"
+            self.fail(f"{value!r} is not a size from 1, {such}", param, ctx)
         return size
 
 

@@ -210,7 +210,10 @@ class _Usage(click.Command):
             if one.name in seen and not (one.is_bool_flag and not one.secondary_opts):
                 same = [p for p in self.get_params(ctx) if p.name == one.name]
                 names = [name for p in same for name in (p.opts[-1], *p.secondary_opts)]
-                raise click.UsageError(f"give {' or '.join(names)} once", ctx)
+                once = f"give {names[0]} once"
+                if len(names) > 1:
+                    once = f"give one of {' and '.join(names)}, not both"
+                raise click.UsageError(once, ctx)
             seen.add(one.name)
 
 

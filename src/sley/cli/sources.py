@@ -461,7 +461,7 @@ def _sized(selection: Selection, missing: Collection[str]) -> str:
     if not {"ranks", "nodes", "gpus"} & set(missing):
         return ""
     if selection.topology is None:
-        return ", or --topology"
+        return ", or --topology, such as --topology ndv4:2, which a simulation needs anyway"
     stem = selection.topology.partition(":")[0]
     return f". --topology has sizes of its own: --topology {stem}:NODES needs no other ones"
 

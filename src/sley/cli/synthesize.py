@@ -71,9 +71,11 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     choose COLLECTIVE --topology ... tries all options.
     """
     if output is not None and output.suffix.lower() not in (".py", *METADATA):
-        kinds = f"{', '.join(METADATA)} for a picture of trees"
-        own = output.with_suffix(".py")
-        raise click.UsageError(f"-o {own} for the program, which sley compile reads, {kinds}")
+        own, kinds = output.with_suffix(".py"), ", ".join(METADATA)
+        again = f"sley compile {own} --topology {topology} -o {output}"
+        raise click.UsageError(
+            f"give -o {own} for the program, and then {again}; {kinds} for a picture of trees"
+        )
     if output is not None:
         check_folder(output)
     cluster = topology_of(topology)
