@@ -35,6 +35,7 @@ def sley(*arguments: object) -> Result:
         ("tune nothing", "there is no command 'nothing'. Did you mean train?"),
         ("run ring-allreduce --ranks 2 --op smu", "Did you mean sum?"),
         ("choose allreduce --topology ndv4 --protocol ll,dirct", "Did you mean direct?"),
+        ("topology show one-h100:0", "C308 bad-cluster"),
         ("explain V999", "there is no code 'V999'. Did you mean V2"),
         ("explain wrong-resul", "Did you mean wrong-result"),
         ("explain d945", "d945 went with workload files"),

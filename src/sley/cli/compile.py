@@ -151,11 +151,12 @@ def compile_command(  # as many parameters as options; click passes each by name
         phases.print_json(plan=plan_summary(plan), output=output and str(output))
         return
     kernels = f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
-    rows = [*_summary(plan), *_sizes(own), *_written(form, output, target, kernels)]
+    print_rows(_summary(plan))
+    echo("".join(f"{one}\n" for one in holds), nl=False)
+    rows = [*_sizes(own), *_written(form, output, target, kernels)]
     if isinstance(form, RuntimeFormat) and output is not None:
         rows.append(_time_of(selection, plan, output, target or str(form.targets[0])))
     print_rows(rows)
-    echo("".join(f"{one}\n" for one in holds), nl=False)
     if show_pipelines:
         echo("\n".join(pipeline_table(plan)))
     if show_rank is not None:
