@@ -55,6 +55,12 @@ def test_one_rank_has_the_bounds_of_all_that_need_no_second() -> None:
     assert names == [one.name for one in SIZED.values() if one.name != "sendrecv"]
 
 
+def test_a_root_that_does_not_exist_is_wrong_usage() -> None:
+    for words in (("allreduce", "--root", 0), ("broadcast", "--root", 8), ("--root", 8)):
+        result = sley(*words, "--topology", "ndv4")
+        assert (result.exit_code, "L101" in result.stderr) == (2, True), words
+
+
 def test_a_mistyped_collective_gets_a_suggestion() -> None:
     result = sley("allredcue", "--topology", "ndv4")
     assert result.exit_code == 2

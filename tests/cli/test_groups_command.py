@@ -36,7 +36,8 @@ def test_groups_of_a_grid_and_of_ranks_have_plans(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["tp:allreduce:1M"], "'tp' is no dimension of --grid"),
+        (["tp:allreduce:1M"], "'tp' is a dimension of a grid: --grid is needed, such as --grid tp"),
+        (["dp:allreduce:1M", "--grid", "tp=2,pp=4"], "--grid has tp and pp"),
         (["tp:allreduce"], "as in tp:allreduce:64M"),
         (["tp:allreduce:many"], "not a size"),
         (["tp:allreduce:1M", "--grid", "tp"], "as in tp=4,dp=8"),
@@ -45,15 +46,12 @@ def test_groups_of_a_grid_and_of_ranks_have_plans(tmp_path: Path) -> None:
         (["3-1:allreduce:1M"], "no groups such as"),
         (["0-99999999999:allreduce:1M"], "no 99999999999"),
         (["0,99999999999:allreduce:1M"], "no 99999999999"),
+        (["tp:allreduce:1M", "--grid", "tp=3,dp=4"], "T613"),
+        (["0-3/2-5:allreduce:1M"], "T613"),
+        (["0-3:broadcast:1M"], "T612"),
     ],
 )
 def test_wrong_words_are_refused(words: list[str], text: str) -> None:
     result = groups(*words, "--topology", "2x4")
     assert result.exit_code == 2
     assert text in result.output
-
-
-def test_a_grid_that_does_not_fit_is_refused() -> None:
-    result = groups("tp:allreduce:1M", "--topology", "2x4", "--grid", "tp=3,dp=4")
-    assert result.exit_code == 1
-    assert "T613" in result.stderr

@@ -273,7 +273,7 @@ def test_files_of_reports_are_named(ring: Path, tmp_path: Path) -> None:
         (("simulate", *RING, "-b", "64 apples"), 2, "size"),
         (("simulate", *RING, "-b", "2M", "-e", "1M"), 2, "less than"),
         (("simulate", *RING, "--set", "launc_us=1"), 2, "launch_us"),
-        (("simulate", *RING, "--set", "launch_us=-1"), 1, "T602"),
+        (("simulate", *RING, "--set", "launch_us=-1"), 2, "T602"),
         (("simulate", *RING, "--set", "launch_us=fast"), 2, "not a number"),
         (("simulate", *RING, "--set", "wait_us=1,2,3"), 2, "one number"),
         (("simulate", *RING, "-b", "1K", "-e", "4K", "--trace", "x.json"), 2, "one size"),

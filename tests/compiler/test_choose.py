@@ -123,6 +123,19 @@ def test_what_is_chosen_is_what_its_options_make(table: sley.Choices) -> None:
         assert 0 < choice.end.of_bound <= 1
 
 
+def test_a_program_that_is_never_chosen_is_told_with_its_best_place() -> None:
+    few = {"instances": 1, "protocol": "LL", **BY_CONNECTION}
+    found = sley.choose([RING, ALL_PAIRS], ["1K", "2K"], NDV4, **few)
+    (choice,), (other,) = found.ranges, found.others
+    ring_us, best_us = (
+        sley.simulate(sley.compile(program, topology=NDV4, **few), other.size_bytes).time_us
+        for program in (RING, ALL_PAIRS)
+    )
+    assert (choice.algorithm, other.algorithm) == (ALL_PAIRS.name, RING.name)
+    assert other.slower == pytest.approx(ring_us / best_us - 1, abs=0.01)
+    assert f"# not chosen: {RING.name} ({other.slower:.0%} slower at " in str(found.show())
+
+
 def test_small_calls_take_ll_and_large_ones_another_protocol() -> None:
     choices = sley.choose(RING, ["1K", "1G"], NDV4, **BY_CONNECTION)
     first, last = choices.ranges[0], choices.ranges[-1]

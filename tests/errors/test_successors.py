@@ -125,7 +125,7 @@ def test_the_earlier_name_of_a_runtime_names_the_one_word(command: str) -> None:
         ("simulate ring-allreduce --topology 1x4 --target mscclpp", 2, "is not one of 'executor'"),
         ("doctor . --target executor", 1, "msccl-executor-nccl 2.23.4"),
         ("doctor . --target rccl@2.28.3", 1, "RCCL 2.28.3"),
-        ("doctor . --target rccl@banana", 1, "F440"),
+        ("doctor . --target rccl@banana", 2, "F440"),
         ("doctor . --target nccl", 1, "F501"),
         ("doctor . --target nobody", 2, "is not one of 'sley'"),
     ],

@@ -170,7 +170,11 @@ def test_every_collective_is_read_by_its_name(
         f'<algo name="x" proto="Simple" nchannels="1" nchunksperloop="{chunks}" ngpus="2" '
         f'coll="{coll}" inplace="1" outofplace="0">{empty}</algo>'
     )
-    assert msccl_xml.read(text, root=1).plan.collective == expected
+    root = None if expected.root == NONE else 1
+    assert msccl_xml.read(text, root=root).plan.collective == expected
+    if root is None:
+        with pytest.raises(sley.SleyError, match=r"L101(?s:.*)no root"):
+            msccl_xml.read(text, root=1)
 
 
 def test_the_root_is_read_from_the_sizes_or_assumed() -> None:

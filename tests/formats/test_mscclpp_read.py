@@ -459,6 +459,11 @@ def test_the_root_of_calls_is_no_condition() -> None:
     assert found == ["root 0", "no call with another root, which mscclpp does not check"]
 
 
+def test_a_root_is_refused_for_a_collective_without_one() -> None:
+    with pytest.raises(SleyError, match=r"L101(?s:.*)no root"):
+        mscclpp.read(right.allreduce_by_rres().text, root=0)
+
+
 def test_a_root_is_assumed_unless_it_is_given() -> None:
     made = Made("broadcast", 3, (1, 1, 0))
     assert [note.code for note in mscclpp.read(made.text).notes] == ["F434"]

@@ -16,5 +16,11 @@ def test_a_size_has_the_largest_unit_that_divides_it(size_bytes: int, text: str)
     assert size_in_bytes(text) == (size_bytes or None)
 
 
+@pytest.mark.parametrize("text", ["64M", "64m", "64MB", "64 MiB", "64mB"])
+def test_a_text_of_bytes_is_a_size(text: str) -> None:
+    assert size_in_bytes(text) == 64 << 20
+    assert size_in_bytes(text.rstrip("B") + "b") is None  # bits
+
+
 def test_a_size_that_is_round_in_bytes_stays_so() -> None:
     assert size_text(100_000_000_000) == "100000000000"  # not 97656250K

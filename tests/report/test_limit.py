@@ -30,10 +30,12 @@ def _limit(*case: object, **options: object) -> Limit:
 
 
 def test_one_block_for_each_gpu_is_the_limit_of_a_large_ring():
-    found = _limit("ring-allreduce", NODE, "64M")
+    simulation = _simulation("ring-allreduce", NODE, "64M")
+    found = limit_of(simulation)
     assert found.factor is Factor.BLOCK
     assert "20 GB/s" in found.detail
-    assert "instances" in found.remedy
+    times = round(1 / simulation.utilisation.max())
+    assert found.remedy.endswith(f"more instances, up to {times} times as many, which fill a link")
 
 
 def test_the_links_are_the_limit_of_a_ring_with_many_blocks():

@@ -133,6 +133,21 @@ def test_replan_writes_files_for_runtimes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("topology", "part", "ranks"),
+    [("2x2", "gpu0@1", "0-1,3"), ("2x2:1", "nic0@1", "0-1"), ("1x4", "gpu0", "1-3")],
+)
+def test_ranks_that_are_cut_off_leave_a_command_for_the_others(
+    topology: str, part: str, ranks: str
+) -> None:
+    words = ["replan", "ring-allgather", "--topology", topology, "--without", part, "--size", "1M"]
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, "T603" in result.stderr) == (2, True), result.stderr
+    command = result.stderr.partition("left: sley ")[2].partition(" -o DIR")[0]
+    assert command == f"groups {ranks}:allgather:1M --topology {topology}"
+    assert CliRunner().invoke(main, command.split()).exit_code == 0
+
+
+@pytest.mark.parametrize(
     ("words", "status", "text"),
     [
         (("--topology", "2x2"), 2, "nothing has failed"),

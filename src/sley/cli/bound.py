@@ -17,14 +17,14 @@ from sley.model.bounds import Bounds
 @click.command("bound", cls=Command)
 @click.argument("collective", required=False)
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
-@click.option("--root", type=Whole(0), default=0, help="Root of a rooted collective.")
+@click.option("--root", type=Whole(0), help="Root of a rooted collective. [0]")
 @size_options("1K", "1G")
 @click.option("--nominal", is_flag=True, help="At the links' nominal rates.")
 @json_option
 def bound_command(
     collective: str | None,
     topology: str,
-    root: int,
+    root: int | None,
     sizes: list[int],
     nominal: bool,
     as_json: bool,
@@ -55,6 +55,7 @@ def bound_command(
     if row is None:
         hint = did_you_mean(collective, known) or f"one of {', '.join(known)}"
         raise click.UsageError(f"there is no collective {collective!r} with one size: {hint}")
+    row.check_root(root)
     bounds = _bounds(row, cluster, root, nominal=nominal)
     if as_json:
         print_json({"ok": True, "topology": cluster.name, **_json(bounds, sizes)})
@@ -81,8 +82,9 @@ def bound_command(
         echo(f"{size_text(size):>8}{at.time_us:>12.1f}{at.algbw_GBps:>10.2f}  {by}")
 
 
-def _bounds(row: Standard, cluster: Topology, root: int, *, nominal: bool) -> Bounds:
+def _bounds(row: Standard, cluster: Topology, root: int | None, *, nominal: bool) -> Bounds:
     """The bounds of a collective on all ranks, at a root if it has one."""
+    root = root or 0
     roles = dict(zip(row.roles, (root, (root + 1) % cluster.ranks), strict=False))
     return Bounds.of(row.build(cluster.ranks, 1, False, **roles), cluster, nominal=nominal)
 

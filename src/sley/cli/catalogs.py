@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import fill
+from textwrap import fill, indent
 
 import click
 from click.shell_completion import CompletionItem
@@ -93,5 +93,5 @@ def explain_command(code: str | None, as_json: bool) -> None:
     echo(f"{rule.title}\n")
     for title, text in (("What", rule.what), ("Why", rule.why)):
         echo(fill(f"{title}: {text}", 88, subsequent_indent="  ") + "\n")
-    echo(f"Example:\n  {rule.example}\n")
+    echo(f"Example:\n{indent(rule.example, '  ')}\n")
     echo(fill(f"Instead: {rule.instead}", 88, subsequent_indent="  "))

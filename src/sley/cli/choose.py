@@ -330,7 +330,14 @@ def _json(choices: Choices, commands: list[str], paths: list[Path]) -> dict[str,
     for row, path in zip(ranges, paths, strict=False):
         row["file"] = str(path)
     own = attributes(choices, "interpreter", "target", "candidates", "simulations", "left")
-    return {"ok": True, "topology": choices.topology.name, **own, "ranges": ranges}
+    others = [attributes(one, "algorithm", "size_bytes", "slower") for one in choices.others]
+    return {
+        "ok": True,
+        "topology": choices.topology.name,
+        **own,
+        "ranges": ranges,
+        "others": others,
+    }
 
 
 def _range_json(choice: Choice, topology: Topology) -> dict[str, Any]:

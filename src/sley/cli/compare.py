@@ -159,7 +159,10 @@ def _parse(text: str, topology: str | None) -> Selection:
     own = words[: words.index("--")] if "--" in words else words
     if topology is not None and not any(word.startswith("--topology") for word in own):
         words = ["--topology", topology, *words]
-    selection = _selection.main(words, prog_name=f"compare {text!r}", standalone_mode=False)
+    try:
+        selection = _selection.main(words, prog_name="sley compare", standalone_mode=False)
+    except click.UsageError as error:
+        raise click.UsageError(f"{text!r}: {error.format_message()}") from None
     if not isinstance(selection, Selection):
         raise click.UsageError(f"{text!r} does not name anything to simulate")
     return selection

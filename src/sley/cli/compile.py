@@ -37,7 +37,7 @@ from sley.compiler.pipeline import PASSES
 from sley.engine.devices import THREADS
 from sley.engine.measure import REDUCE_OPS
 from sley.errors import counted, recognition
-from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, files
+from sley.formats import TARGETS, Format, Imported, RuntimeFormat, by_suffix, files, write_files
 from sley.ir.collectives import standard
 from sley.ir.plan import Plan
 from sley.ir.sizes import SizeRange
@@ -107,7 +107,7 @@ def compile_command(  # as many parameters as options; click passes each by name
     for word, value in settings.items():
         if value is not None and output is None:
             raise click.UsageError(f"{flag(word)} needs -o")
-    op, own = settings.pop("op"), dict[str, int | None]()
+    op, own, holds = settings.pop("op"), dict[str, int | None](), list[str]()
     phases.print_after = print_after
     form = None
     if target is None and output is not None:
@@ -140,7 +140,10 @@ def compile_command(  # as many parameters as options; click passes each by name
         if form is not None and form.is_own:
             settings["recipe"] = recipe_of(selection) if imported is None else imported.recipe
         with phases("writing"):
-            files.save(plan, output, target=target, reduce_op=REDUCE_OPS.get(op), **settings)
+            settings |= {"target": target, "reduce_op": REDUCE_OPS.get(op)}
+            content, proofs = files.render(plan, output, **settings)
+            write_files(content)
+        holds = list(dict.fromkeys(proof.holds for proof in proofs))
     elif target is not None:
         with phases("limits"):
             files.check(plan, target)
@@ -148,7 +151,9 @@ def compile_command(  # as many parameters as options; click passes each by name
         phases.print_json(plan=plan_summary(plan), output=output and str(output))
         return
     kernels = f"{settings['dtype'] or 'float32'} and {op or 'sum'}"
-    rows = [*_summary(plan), *_sizes(own), *_written(form, output, target, kernels)]
+    print_rows(_summary(plan))
+    echo("".join(f"{one}\n" for one in holds), nl=False)
+    rows = [*_sizes(own), *_written(form, output, target, kernels)]
     if isinstance(form, RuntimeFormat) and output is not None:
         rows.append(_time_of(selection, plan, output, target or str(form.targets[0])))
     print_rows(rows)

@@ -29,6 +29,7 @@ from sley.cli.output import (
     Command,
     echo,
     print_json,
+    print_note,
     print_rows,
     report_error,
 )
@@ -235,7 +236,7 @@ def _check_kind(where: Path) -> None:
     kind = recognition.kind_of(where)
     known = (*recognition.RUNTIME_PLANS, *recognition.VAGUE, *recognition.ABSENT)
     if kind not in known and where.name != SCRIPT:
-        raise recognition.refuse_kind(where, kind, "a plan, or a directory of plans")
+        raise recognition.refuse_kind(where, kind, "a runtime's plan, or a directory")
 
 
 def _calls(
@@ -271,6 +272,13 @@ def _calls(
 def _print_overview(where: Path, *, as_json: bool) -> None:
     """Prints a line for each runtime. Errors: F503."""
     check_path(where)
+    if where.is_dir() and not any(where.iterdir()):
+        print_note(f"{where} is an empty directory")
+    if where.is_dir() and recognition.SLEY_PLAN in map(recognition.kind_of, where.iterdir()):
+        print_note(
+            f"{where} has plans of sley, which its communicators read: SLEY_PLAN_DIR={where}; "
+            f"sley doctor {where} --target {OWN} --ranks N says for which calls"
+        )
     found = [examine(where, one) for one in runtimes.RUNTIMES]
     ok = any(one.refusal is None and not one.problems for one in found)
     if as_json:

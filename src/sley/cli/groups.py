@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -88,7 +88,7 @@ def groups_command(
     assert cluster is not None
     dimensions = grid_groups(cluster.ranks, grid) if grid else {}
     made = [
-        GroupCall(collective, size, dimensions.get(name) or _ranks(name, cluster.ranks))
+        GroupCall(collective, size, dimensions.get(name) or _ranks(name, cluster.ranks, grid))
         for name, collective, size in calls
     ]
     with phases("packing, compiling and simulating"):
@@ -145,8 +145,11 @@ def _rows(calls: _Calls, found: GroupPlans) -> Iterator[tuple[str, object]]:
     yield "proven", "right values, no races, no hangs"
 
 
-def _ranks(text: str, ranks: int) -> list[list[int]]:
+def _ranks(text: str, ranks: int, grid: Mapping[str, int] | None) -> list[list[int]]:
     """Groups of ranks: 0-3/4,6. ranks: of the cluster."""
+    if text.isidentifier():
+        there = f"has {' and '.join(grid)}" if grid else f"is needed, such as --grid {text}={ranks}"
+        raise click.UsageError(f"{text!r} is a dimension of a grid: --grid {there}")
     groups = list[list[int]]()
     for group in text.split("/"):
         members = list[int]()
@@ -154,7 +157,7 @@ def _ranks(text: str, ranks: int) -> list[list[int]]:
             span = _SPAN.fullmatch(one)
             first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
             if first > last:
-                message = f"{text!r} is no dimension of --grid and no groups such as 0-3/4-7"
+                message = f"{text!r} is no groups such as 0-3/4-7, nor a dimension of --grid"
                 raise click.UsageError(message)
             if last >= ranks:
                 message = f"{text!r}: the topology has the ranks 0-{ranks - 1}, and no {last}"

@@ -218,7 +218,9 @@ class SizeType(click.ParamType[int]):
             return value
         size = size_in_bytes(value)
         if size is None:
-            self.fail(f"{value!r} is not a size from 1, such as 4096, 64K, 16M or 1G", param, ctx)
+            bits = ", in bytes (B), not bits (b)" if str(value).endswith("b") else ""
+            such = f"such as 4096, 64K, 16M or 1G{bits}"
+            self.fail(f"{value!r} is not a size from 1, {such}", param, ctx)
         return size
 
 
@@ -455,18 +457,26 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
             "-f",
             "--factor",
             type=SizeFactor(),
-            default=2,
-            help="Ratio of each size to the one before, such as 2 or 1.5.",
+            help="Ratio of each size to the one before, such as 1.5. [2]",
         )
         @click.option(
             "-i", "--step", type=size, help="Bytes from one size to the next, instead of a factor."
         )
         def wrapper(
-            *args: Any, begin: int, end: int | None, factor: float, step: int | None, **values: Any
+            *args: Any,
+            begin: int,
+            end: int | None,
+            factor: float | None,
+            step: int | None,
+            **values: Any,
         ) -> object:
             if end is not None and end < begin:
                 raise click.UsageError(f"--end {end} is less than --begin {begin}")
-            sizes = sizes_between(begin, end or begin, factor, step)
+            if factor and step:
+                raise click.UsageError("give --factor or --step, not both")
+            if end is None and (factor or step):
+                raise click.UsageError(f"{'--factor' if factor else '--step'} needs --end")
+            sizes = sizes_between(begin, end or begin, factor or 2, step)
             return command(*args, sizes=sizes, **values)
 
         return standing_for(command, wrapper)

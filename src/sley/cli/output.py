@@ -33,12 +33,12 @@ from rich.text import Text
 from sley.cli.annotations import SARIF, annotation_lines
 from sley.cli.examples import EXAMPLES
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable, reason_of
-from sley.errors.compiler import C304, C306, C308, C310
+from sley.errors.compiler import C304, C306, C308, C309, C310
 from sley.errors.devices import K510
-from sley.errors.formats import F404, F460
-from sley.errors.language import L120
+from sley.errors.formats import F404, F440, F460
+from sley.errors.runtime import R514
 from sley.errors.successors import gone
-from sley.errors.topology import T604, T608
+from sley.errors.tuning import D923
 from sley.report.tables import stage_table
 
 T = TypeVar("T")
@@ -50,10 +50,11 @@ INTERRUPTED = 130
 WRONG, USAGE = 1, 2
 """The exit codes for a wrong program, plan, file or run, and for a wrong command line."""
 
-_NAMES = frozenset(rule.code for rule in (C304, C308, C310, K510, L120, T604, T608))
+_VALUES = frozenset(rule.code for rule in (C304, C308, C309, C310, D923, F440, K510, R514))
+_STAGES = frozenset("LT")
 _FILES = frozenset(rule.code for rule in (F404, F460))
-"""Rules of the command line: values and names, which have a place if they stand in a file, and
-files that can't be read."""
+"""Rules of the command line: of values and names, as are those of languages and topologies, which
+have a file as their place if they stand in one; and files that can't be read."""
 
 _NOTES = "sley.notes"
 """Where click's context keeps the remarks of a command."""
@@ -110,7 +111,7 @@ def print_written(*files: Path | None) -> None:
 def print_rows(rows: Iterable[tuple[str, object]], *, err: bool = False) -> None:
     """Prints names and values side by side."""
     for name, value in rows:
-        echo(f"{name:<23}{value}", err=err)
+        echo(f"{name:<22} {value}", err=err)
 
 
 def print_json(value: object) -> None:
@@ -209,7 +210,10 @@ class _Usage(click.Command):
             if one.name in seen and not (one.is_bool_flag and not one.secondary_opts):
                 same = [p for p in self.get_params(ctx) if p.name == one.name]
                 names = [name for p in same for name in (p.opts[-1], *p.secondary_opts)]
-                raise click.UsageError(f"give {' or '.join(names)} once", ctx)
+                once = f"give {names[0]} once"
+                if len(names) > 1:
+                    once = f"give one of {' and '.join(names)}, not both"
+                raise click.UsageError(once, ctx)
             seen.add(one.name)
 
 
@@ -271,7 +275,9 @@ def report_refusal(error: SleyError, form: str | None, *, as_json: bool = False)
         report_error(error, as_json=as_json)
     first = error.diagnostics[0]
     is_missing = first.found == os.strerror(errno.ENOENT)
-    is_usage = is_missing or first.code in _FILES or (first.code in _NAMES and not first.places)
+    is_value = first.code in _VALUES or first.code[0] in _STAGES
+    in_file = any(place.file for place in first.places)
+    is_usage = is_missing or first.code in _FILES or (is_value and not in_file)
     return USAGE if is_usage else WRONG
 
 

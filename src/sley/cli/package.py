@@ -58,8 +58,8 @@ from sley.ir.sizes import ALL_SIZES, SizeRange
     "--target",
     required=True,
     type=RuntimeName((OWN, *names()), any_version=True),
-    help="The runtime that will read DIR. [the installed mscclpp's version, or the last one that "
-    "reads plans]",
+    help="The runtime that will read DIR. Without VERSION: the installed mscclpp's, or the last "
+    "one that reads plans.",
 )
 @click.option(
     "--arch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from sley.cli.sources import is_compiled, plan_of, prefer_in_place
 from sley.compiler import Choice, choose
 from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import compared, fastest
-from sley.errors import SleyError
+from sley.errors import SleyError, span_texts
+from sley.errors.topology import T603
 from sley.formats import by_suffix, check_folder, files
 from sley.formats.format import RuntimeFormat
 from sley.ir.plan import Plan
@@ -101,7 +102,9 @@ def replan_command(
     if (ranks := plan.collective.ranks) != plan.topology.ranks:
         of = f"{plan.topology.name} has {plan.topology.ranks}"
         raise click.UsageError(f"{selection.what} is for {ranks} ranks, {of}: give a plan for all")
-    left = plan.topology.without(*without) if without else plan.topology
+    left = plan.topology
+    if without:
+        left = _without(left, without, f"{plan.collective.name}:{size_text(call_bytes)}", selection)
     for part, share in degraded:
         left = left.degraded(part, share)
     with phases("packing, compiling and simulating"):
@@ -123,6 +126,21 @@ def replan_command(
     print_rows(_rows(plan, left, made.choice, times))
     print_written(output)
     phases.report()
+
+
+def _without(topology: Topology, parts: Sequence[str], call: str, given: Selection) -> Topology:
+    """The topology without the parts. call: the collective and its size. Errors: T608; T603 if
+    ranks are cut off, with the command that plans for the others."""
+    try:
+        return topology.without(*parts)
+    except SleyError as error:
+        if error.code != T603.code:
+            raise
+        ranks = ",".join(span_texts(topology.ranks_without(*parts)))
+        named = given.topology or topology.name
+        remedy = "A new plan has all ranks of the old one. For the ranks that are left: "
+        remedy += f"sley groups {ranks}:{call} --topology {named} -o DIR"
+        raise SleyError([replace(one, remedy=remedy) for one in error.diagnostics]) from None
 
 
 def _with_compared_options(plan: Plan, size: int) -> Plan:

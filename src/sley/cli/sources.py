@@ -461,7 +461,7 @@ def _sized(selection: Selection, missing: Collection[str]) -> str:
     if not {"ranks", "nodes", "gpus"} & set(missing):
         return ""
     if selection.topology is None:
-        return ", or --topology"
+        return ", or --topology, such as --topology ndv4:2, which a simulation needs anyway"
     stem = selection.topology.partition(":")[0]
     return f". --topology has sizes of its own: --topology {stem}:NODES needs no other ones"
 
@@ -514,6 +514,7 @@ def file_settings(selection: Selection) -> dict[str, Any]:
         opened = {selection.collective: source}
         program = Selection(
             selection.collective,
+            root=selection.root,
             arguments=selection.arguments,
             script=selection.script,
             opened=opened,

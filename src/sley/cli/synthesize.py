@@ -19,8 +19,8 @@ from sley.cli.options import (
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.simulating import note_blocks, note_left
 from sley.cli.sources import topology_of
-from sley.compiler.synthesis import TILES, Fastest, Synthesis, fastest, tree_directions
-from sley.errors import SleyError, counted
+from sley.compiler.synthesis import TILES, Fastest, Synthesis, fastest
+from sley.errors import counted
 from sley.formats import check_folder, program_source, write_file
 from sley.ir.program import Program
 from sley.ir.sizes import size_text
@@ -31,17 +31,8 @@ from sley.topologies import Routing
 from sley.topologies.forests import MOST_CHUNKS, WITHIN
 
 
-def _served(_ctx: click.Context, _param: click.Parameter, collective: str) -> str:
-    """The name of a collective that trees or routes serve. Errors: click's usage error."""
-    try:
-        tree_directions(collective)
-    except SleyError as error:
-        raise click.UsageError(str(error)) from None
-    return collective
-
-
 @click.command("synthesize", cls=Command)
-@click.argument("collective", callback=_served)
+@click.argument("collective")
 @click.option("--topology", required=True, help="NAME[:NODES], NODESxGPUS[:NICS] or a file.")
 @click.option(
     "--chunks",
@@ -80,9 +71,11 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     choose COLLECTIVE --topology ... tries all options.
     """
     if output is not None and output.suffix.lower() not in (".py", *METADATA):
-        kinds = f"{', '.join(METADATA)} for a picture of trees"
-        own = output.with_suffix(".py")
-        raise click.UsageError(f"-o {own} for the program, which sley compile reads, {kinds}")
+        own, kinds = output.with_suffix(".py"), ", ".join(METADATA)
+        again = f"sley compile {own} --topology {topology} -o {output}"
+        raise click.UsageError(
+            f"give -o {own} for the program, and then {again}; {kinds} for a picture of trees"
+        )
     if output is not None:
         check_folder(output)
     cluster = topology_of(topology)

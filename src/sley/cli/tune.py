@@ -230,8 +230,7 @@ class _Trainings(_TrainOptions):
         values = click.get_current_context().params
         begin, step = values["begin"], values["step"]
         end = values["end"] if _is_given("end") else max(_END, begin)
-        factor = values["factor"] if _is_given("factor") else _FACTOR
-        self.sizes = sizes_between(begin, end, factor, step)
+        self.sizes = sizes_between(begin, end, values["factor"] or _FACTOR, step)
         self.samples = self.samples if _is_given("samples") else _SAMPLES
 
     def swept(self, collective: str) -> ArmTimes:

@@ -135,6 +135,8 @@ class Choices:
     candidates: the number of different plans that were compared.
     simulations: the number of simulations; candidates that could not win were left out.
     left: the combinations of options that a limit of time left out.
+    others: for each program that no range has, where a simulation of it comes closest to the
+        fastest; the closest first.
     """
 
     topology: Topology
@@ -144,6 +146,7 @@ class Choices:
     candidates: int
     simulations: int
     left: int = 0
+    others: tuple[RunnerUp, ...] = ()
 
     def __repr__(self) -> str:
         sizes, ranges = self.sizes, counted(len(self.ranges), "range")
@@ -177,7 +180,12 @@ class Choices:
         most = max(choice.plan.blocks_per_rank for choice in self.ranges)
         if remark := blocks_text(most, self.topology.model):
             head.append(f"# up to {most} blocks on a rank: {remark}; max_blocks limits them")
-        return Text("\n".join([*head, *table_lines(rows, _LEFT), *self._runtimes()]))
+        others = [
+            f"{one.algorithm} ({one.slower:.0%} slower at {size_text(one.size_bytes)})"
+            for one in self.others
+        ]
+        foot = [f"# not chosen: {', '.join(others)}"] * bool(others)
+        return Text("\n".join([*head, *table_lines(rows, _LEFT), *foot, *self._runtimes()]))
 
     @property
     def rows(self) -> list[dict[str, str]]:

@@ -154,11 +154,13 @@ def search_ranges(
         _Row(size, {n: us[size] for n, us in enumerate(comparison.times_us) if size in us})
         for size in all_sizes
     ]
+    ranges = tuple(search.choices(rows, ends))
     return Choices(
         topology=compiler.topology,
         interpreter=compiler.interpreter,
         target=None if target is None else str(target),
-        ranges=tuple(search.choices(rows, ends)),
+        ranges=ranges,
+        others=search.others(rows, {one.algorithm for one in ranges}),
         candidates=len(comparison.candidates),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),
         left=left,
@@ -240,6 +242,22 @@ class _CandidateSearch:
             low, high = (middle, high) if times[0] < times[1] else (low, middle)
         return high
 
+    def others(self, rows: Sequence[_Row], chosen: Collection[str]) -> tuple[RunnerUp, ...]:
+        """Where each program that isn't chosen comes closest to the fastest, the closest first."""
+        found: dict[str, RunnerUp] = {}
+        for row in rows:
+            for index, slower in row.slowness(float("inf")).items():
+                one = self._runner_up(index, row.size_bytes, slower)
+                name = one.algorithm
+                if name not in chosen and (name not in found or slower < found[name].slower):
+                    found[name] = one
+        return tuple(sorted(found.values(), key=lambda one: one.slower))
+
+    def _runner_up(self, index: int, size_bytes: int, slower: float) -> RunnerUp:
+        one = self.candidates[index]
+        as_given = one.position.as_given
+        return RunnerUp(one.program.name, one.options, size_bytes, slower, as_given)
+
     def _choice(self, rows: Sequence[_Row], index: int, begin: int, end: int) -> Choice:
         """The choice for a range, verified. Errors: V2xx."""
         chosen = self.candidates[index]
@@ -254,14 +272,7 @@ class _CandidateSearch:
         runner_up = None
         if others:
             slower, size_bytes, second = min(others)
-            candidate = self.candidates[second]
-            runner_up = RunnerUp(
-                candidate.program.name,
-                candidate.options,
-                size_bytes,
-                slower,
-                candidate.position.as_given,
-            )
+            runner_up = self._runner_up(second, size_bytes, slower)
         return Choice(
             begin=_predict(chosen, begin, known),
             end=_predict(chosen, end, known),

@@ -191,7 +191,7 @@ F528 = Rule(
     "gpus, nics and root are as on the command line, and options are those of sley.Options. `sley "
     "choose -o`, `sley tune` writes such tables, too.",
     example='[[plan]]\nwhat = "ring-allreduce"',
-    instead="Correct the named entry.",
+    instead='Correct the named entry; a plan begins with [[plans]] and what = "ring-allreduce".',
 )
 F529 = Rule(
     "F529 unproven-file",

@@ -106,11 +106,13 @@ MSCCLPP_SCRIPT = Kind(
 )
 PYTHON = Kind("a Python file", "sley compile {file}")
 RESCCLANG = Kind("a text in ResCCLang", "sley compile {file}")
-PAGE = Kind(
-    "a page, such as a report, or a picture",
-    remedy="Give what it was made from: a plan is NAME.plan, or for a runtime NAME.xml or "
-    "NAME.json, as `sley compile -o` writes them.",
+_MADE_FROM = (
+    "Give what it was made from: a plan, as `sley compile -o` writes it, or a topology, such as "
+    "those that `sley topology list` prints."
 )
+PAGE = Kind("a page in HTML or a picture in SVG", remedy=_MADE_FROM)
+PICTURE = Kind("a picture (PNG, JPEG or GIF)", remedy=_MADE_FROM)
+PDF = Kind("a document in PDF", remedy=_MADE_FROM)
 _READABLE = "Give one of the files that docs/foreign-files.md lists."
 JSON = Kind("JSON of another kind", remedy=_READABLE)
 UNKNOWN_JSON = Kind("JSON without any key of a plan, a schedule or a topology", remedy=_READABLE)
@@ -119,7 +121,9 @@ TOML = Kind("TOML of another kind", remedy=_READABLE)
 TEXT = Kind("a text of another kind", remedy=_READABLE)
 EMPTY = Kind("an empty file")
 BINARY = Kind("a binary file")
-FOLDER = Kind("a folder", remedy="Name one file in it; sley doctor FOLDER examines a directory.")
+FOLDER = Kind(
+    "a folder", remedy="Name one file in it; sley doctor FOLDER examines a directory of plans."
+)
 SPECIAL = Kind("no regular file but a pipe, a socket or a device", remedy="Name a regular file.")
 MISSING = Kind("nothing: no such file", remedy="Check the path.")
 UNREADABLE = Kind("a file that can't be read", remedy="Check the permissions.")
@@ -186,10 +190,9 @@ def kind_of_content(content: bytes, suffix: str = "") -> Kind:
     with another kind of text, as a string, is recognised only with .py."""
     if content.startswith(b"PK\x03\x04"):
         return OLD_POLICY if b"policy.json" in content[:128] else BINARY
-    if content.startswith(_PICTURES):
-        return PAGE
-    if content.startswith(b"sleyplan"):
-        return SLEY_PLAN
+    for start, kind in _STARTS.items():
+        if content.startswith(start):
+            return kind
     if _CHAKRA.match(content):
         return CHAKRA
     try:
@@ -234,7 +237,11 @@ _FIRST_ELEMENT = re.compile(
     r"(?:\s++|<!--.*?-->|<\?.*?\?>|<!DOCTYPE topology SYSTEM.*?>)*+<([A-Za-z_][\w.:-]{0,100})",
     re.DOTALL,
 )
-_PICTURES = (b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"%PDF-")
+_STARTS = {
+    **dict.fromkeys((b"\x89PNG", b"GIF8", b"\xff\xd8\xff"), PICTURE),
+    b"%PDF-": PDF,
+    b"sleyplan": SLEY_PLAN,
+}
 _PAGE = re.compile(r"(?is)(?:\s++|<!--.*?-->|<\?.*?\?>)*+<(?:!doctype )?(?:html|svg)\b")
 
 _JSON_KINDS = (

@@ -56,6 +56,8 @@ def open_file(path: Path) -> BinaryIO:
 
 def text_of(path: Path, rule: Rule) -> str:
     """The text of a file. Errors: `rule`, caused by the OSError or ValueError."""
+    from sley.errors import recognition  # late: it reads files with `open_file`
+
     at = Place(str(path))
     try:
         with open_file(path) as stream:
@@ -70,7 +72,9 @@ def text_of(path: Path, rule: Rule) -> str:
         if isinstance(error, UnicodeDecodeError):
             lines = error.object[: error.start].decode(errors="replace").split("\n")
             at = Place(str(path), len(lines), len(lines[-1]) + 1)
-        raise rule.error(at=at, expected="a text file in UTF-8", found=str(error)) from error
+        kind = recognition.kind_of(path)
+        found = str(error) if kind is recognition.BINARY else kind.text
+        raise rule.error(at=at, expected="a text file in UTF-8", found=found) from error
 
 
 def toml_tables(file: str, text: str, rule: Rule) -> dict[str, Any]:

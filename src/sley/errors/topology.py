@@ -28,7 +28,8 @@ T604 = Rule(
     what="No topology has this name.",
     why="A name is a machine that sley includes, a cluster as numbers, a mesh, a torus or a file.",
     example="--topology ndv44:2",
-    instead="`sley topology list` prints names; or give NODESxGPUS[:NICS], mesh:4x4 or a file.",
+    instead="Name a machine that `sley topology list` prints, or give NODESxGPUS[:NICS], mesh:4x4 "
+    "or a file.",
 )
 T605 = Rule(
     "T605 unreadable-topology",

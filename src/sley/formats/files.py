@@ -66,14 +66,14 @@ def save(
     Errors: C307, V2xx, F4xx, C309 for settings that the format doesn't have, for kernels K521,
     R504, R514, and for traces S702.
     """
-    formats.write_files(render(plan, path, target=target, **settings))
+    formats.write_files(render(plan, path, target=target, **settings)[0])
 
 
 def render(
     plan: Plan, path: str | os.PathLike[str], *, target: str | Target | None = None, **settings: Any
-) -> dict[Path, Content]:
-    """The content of the files that `save` writes for `path`, proven in the same way. Errors: those
-    of `save`, except F461."""
+) -> tuple[dict[Path, Content], tuple[Proof, ...]]:
+    """The content of the files that `save` writes for `path`, and its proofs: as the target
+    executes it, none without a target. Errors: those of `save`, except F461."""
     form = by_suffix(path, FORMATS)
     if isinstance(form, RuntimeFormat):
         chosen = formats.target_named(target or form.targets[0])
@@ -85,10 +85,11 @@ def render(
     else:
         plan = _prove(plan, form)
     made = form.make(plan, **given)
+    proofs = tuple[Proof, ...]()
     if isinstance(form, RuntimeFormat):
         settings = {"collective": plan.collective, "file": str(path)}
-        _prove_executions(form, chosen, made, settings)
-    return form.contents(path, form.text(made))
+        proofs = _prove_executions(form, chosen, made, settings).proofs
+    return form.contents(path, form.text(made)), proofs
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,16 @@ class Standard:
         counts vary. Errors: L101, L102, L112, L119."""
         return self.build(ranks, chunks, in_place, max_count, **dict.fromkeys(self.roles, root))
 
+    def check_root(self, root: int | None) -> None:
+        """Refuses a root for a collective without one. Errors: L101."""
+        if root is not None and not self.roles:
+            raise L101.error(
+                at=Place(detail=self.title),
+                expected="no root: all ranks have the same role",
+                found=f"root={root}",
+                remedy="Leave root out.",
+            )
+
     def like(self, c: Collective, *, in_place: bool) -> Collective:
         """The collective with the ranks, chunks, roles and largest count of `c`. Errors: L101,
         L102, L119."""

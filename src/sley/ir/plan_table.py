@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from sley.errors import Place, Rule, did_you_mean
+from sley.errors import Place, Rule, did_you_mean, recognition
 from sley.errors.deployment import F528
 from sley.errors.policy import D903
 from sley.errors.text_files import Section, text_of, toml_tables
@@ -283,9 +283,19 @@ def _toml(value: Any) -> str:
     raise F528.error(expected="values that TOML has", found=repr(value))
 
 
+_READ = (
+    *(recognition.PACKAGE_TABLE, recognition.POLICY, recognition.SLEY_TOPOLOGY),
+    *(*recognition.VAGUE, *recognition.ABSENT),
+)
+"""Kinds of files whose faults the reader tells: what a damaged table may be taken for, too."""
+
+
 def read_table(path: Path, rule: Rule = F528) -> PlanTable:
     """The table in a file. Errors: `rule`."""
-    at = Place(str(path))
+    at, kind = Place(str(path)), recognition.kind_of(path)
+    if kind not in _READ:
+        remedy = kind.advice(str(path))
+        raise rule.error(at=at, expected="a table of plans", found=kind.text, remedy=remedy)
     found = toml_tables(str(path), text_of(path, rule), rule)
     _check_texts(found, at, rule)
     return _Reader(path.parent).table(Section(str(path), found, rule))
@@ -389,11 +399,11 @@ def _check_words(table: Section, words: Sequence[str]) -> None:
     for word in table.values:
         if word not in words:
             near = did_you_mean(word, words)
-            remedy = (
-                f"{near} If it is an option of the compiler, write options = {{ {word} = ... }}."
-            )
-            expected = f"one of {', '.join(words)}"
-            raise table.refuse("", expected, word, remedy=remedy.lstrip())
+            if "what" in words and "what" not in table and isinstance(table.values[word], str):
+                near = "Did you mean what, which names an algorithm or a file?"
+            of_row = f"If it is an option of the compiler, write options = {{ {word} = ... }}."
+            remedy = " ".join(filter(None, (near, of_row if "options" in words else "")))
+            raise table.refuse("", f"one of {', '.join(words)}", word, remedy=remedy)
 
 
 def _number(table: Section, word: str, least: int) -> int | None:

@@ -19,10 +19,11 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 def size_in_bytes(size: object) -> int | None:
     """The bytes of a number or a text such as "64K", "16 MB" or "1GiB"; K, M and G are powers of
-    1024, as in nccl-tests. None for values other than sizes from 1 to MAX_BYTES."""
+    1024, as in nccl-tests. None for values other than sizes from 1 to MAX_BYTES, and for "64Kb",
+    which elsewhere means bits."""
     if isinstance(size, str):
-        match = re.fullmatch(r"([0-9]{1,15}) ?([KMG]?)(?:I?B)?", size.strip().upper())
-        size = int(match[1]) * _UNITS[match[2]] if match else None
+        match = re.fullmatch(r"([0-9]{1,15}) ?([KMGkmg]?)(?:[iI]?B)?", size.strip())
+        size = int(match[1]) * _UNITS[match[2].upper()] if match else None
     if not is_integer(size):
         return None
     number = int(size)  # type: ignore[call-overload]

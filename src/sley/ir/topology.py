@@ -15,7 +15,7 @@ from sley.errors.compiler import C305, C308
 from sley.errors.topology import T601, T602, T603, T608
 from sley.ir.cost_model import LEAST_GBPS, MOST_GBPS, CostModel
 from sley.ir.fabric import LinkKind, TopologyLinks, VertexKind, Vertices
-from sley.ir.graph import distances
+from sley.ir.graph import strong_components
 from sley.ir.routes import Pairs, Routes, nearest_cards
 from sley.ir.tables import (
     NONE,
@@ -38,6 +38,14 @@ _PART = re.compile(r"([a-z]+)([0-9]{1,6})(?:-([a-z]+)([0-9]{1,6}))?(?:@([0-9]{1,
 
 MAX_RANKS = 2**14
 """Bound on the ranks of a topology: `linked` has an entry for each pair."""
+
+
+def _joined(vertices: Vertices, links: TopologyLinks) -> BoolArray:
+    """bool (ranks,): of the most GPUs that all reach one another."""
+    src, dst = links.src.astype(np.int64), links.dst.astype(np.int64)
+    part = strong_components(len(vertices.kind), src, dst)[: vertices.ranks]
+    joined: BoolArray = part == np.bincount(part).argmax()
+    return joined
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,16 +101,13 @@ class Topology(Value):
                     expected=f"{name} from {least:g} to {most:g} for every link",
                     found=f"{self.name}, {self.link_label(row)}: {values[row]:g}",
                 )
-        for sources, targets, way in ((t.src, t.dst, "to"), (t.dst, t.src, "from")):
-            src, dst = sources.astype(np.int64), targets.astype(np.int64)
-            lengths = distances(len(kind), src, dst, np.zeros(len(t)), np.zeros(1, np.int64))
-            lost = np.isinf(lengths[0, :ranks])
-            if lost.any():
-                raise T603.error(
-                    expected="a path from every GPU to every other",
-                    found=f"{self.name}: GPU 0 has none {way} {counted(int(lost.sum()), 'GPU')}, "
-                    f"such as GPU {int(np.flatnonzero(lost)[0])}",
-                )
+        joined = _joined(self.vertices, t)
+        if not joined.all():
+            raise T603.error(
+                expected="a path from every GPU to every other",
+                found=f"{self.name}: GPU {int(joined.argmax())} has none to, or none from, "
+                f"{counted(int((~joined).sum()), 'GPU')}, such as GPU {int(joined.argmin())}",
+            )
 
     @cached_property
     def ranks(self) -> int:
@@ -250,10 +255,18 @@ class Topology(Value):
         switch, pcie, nic and network, each numbered within its node. Errors: T603 if a GPU is cut
         off, T608.
         """
-        kept = np.setdiff1d(np.arange(len(self.links)), [row for p in parts for row in self._of(p)])
-        columns = (getattr(self.links, name)[kept] for name in TopologyLinks.column_names())
         name = f"{self.name} without {', '.join(parts)}"
-        return replace(self, name=name, links=TopologyLinks(*columns))
+        return replace(self, name=name, links=self._links_without(parts))
+
+    def ranks_without(self, *parts: str) -> LongArray:
+        """int64: the most ranks that still reach one another after parts have failed. Errors:
+        T608."""
+        return np.flatnonzero(_joined(self.vertices, self._links_without(parts)))
+
+    def _links_without(self, parts: Iterable[str]) -> TopologyLinks:
+        """The links that are left. Errors: T608."""
+        kept = np.setdiff1d(np.arange(len(self.links)), [row for p in parts for row in self._of(p)])
+        return TopologyLinks(*(getattr(self.links, n)[kept] for n in TopologyLinks.column_names()))
 
     def degraded(self, part: str, share: float) -> Topology:
         """The topology with the links of a part, as for `without`, at a share of their rates, above

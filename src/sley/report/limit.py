@@ -217,6 +217,9 @@ def _remedy(factor: Factor, s: Simulation, link: int) -> str:
         return f"none gains much: the plan reaches {s.of_bound:.0%} of the bound"
     if factor is Factor.LINK and s.utilisation[link] < _BUSY:
         return "phases that overlap, so that the link idles less: more chunks, or another protocol"
+    used = s.utilisation.max(initial=0.0)
+    if factor is Factor.BLOCK and used and (times := round(1 / used)) > 1:
+        return f"{FACTORS[factor][1]}, up to {times} times as many, which fill a link"
     return FACTORS[factor][1]
 
 

@@ -152,7 +152,7 @@ def look_up(name: str) -> LoadedTopology:
         topology = machine.topology(1 if count is None else int(count))
         return LoadedTopology(topology, machine, _caution(machine))
     # Unlike Path's, this test is false for what is no possible name.
-    if stem.lower().endswith(_SUFFIXES) or os.path.isfile(stem):  # noqa: PTH113
+    if stem.lower().endswith(_SUFFIXES) or os.path.exists(stem):  # noqa: PTH110
         return read(stem, nodes=None if count is None else int(count), like=like)
     remedy = did_you_mean(stem, [*machine_names(), "mesh", "torus", "routed-torus", "one-h100"])
     if turned := _TURNED.fullmatch(name):
@@ -163,8 +163,8 @@ def look_up(name: str) -> LoadedTopology:
     elif (own := name.partition(":")[0]) in machine_names():
         remedy = f"Give a whole number of nodes, such as {own}:2."
     raise T604.error(
-        expected=f"{', '.join(machine_names())}, each optionally with :NODES; NODESxGPUS[:NICS], "
-        "mesh:4x4, torus:4x4x4, routed-torus:4x4, one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",
+        expected="MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4, routed-torus:4x4, "
+        "one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",
         found=repr(name[:60]),
         remedy=remedy,
     )

@@ -70,7 +70,9 @@ def read(
             remedy=f'sley.topologies.find("{path}") is its topology.',
         )
     kind = recognition.kind_of(path)
-    if kind not in (*recognition.TOPOLOGIES, *recognition.VAGUE, *recognition.ABSENT):
+    # The reader of the text says of these what is wrong.
+    unread = (recognition.MISSING, recognition.UNREADABLE)
+    if kind not in (*recognition.TOPOLOGIES, *recognition.VAGUE, *unread):
         raise recognition.refuse_kind(path, kind, "a topology")
     file, text = str(path), text_of(path, T605)
     base = None if like is None else find_machine(like)

@@ -378,7 +378,7 @@ def _unknown_machine(name: object, at: Place | None = None) -> SleyError:
         )
     return T604.error(
         at=at or (),
-        expected="one of " + ", ".join(machine_names()),
+        expected="a machine",
         found=excerpt(name),
         remedy=remedy,
     )

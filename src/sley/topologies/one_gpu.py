@@ -70,7 +70,7 @@ class OneGPU:
         rate = workers * _VECTORS_BYTES / turn_us / 1e3
         model = CostModel(
             architecture=90,
-            multiprocessors=max(1, 132 // ranks),  # which all ranks share
+            multiprocessors=132 // min(max(ranks, 1), 132),  # which all ranks share
             launch_us=self.launch_us,
             nvlink_latency_us=latency,
             fence_share=ByProtocol(0.0, 0.0, self.fence_share),

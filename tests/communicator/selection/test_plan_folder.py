@@ -199,6 +199,7 @@ def test_plans_for_other_groups_are_no_mistake(tmp_path: Path) -> None:
     ("table", "text"),
     [
         ("min_byte = 1", "Did you mean min_bytes"),
+        ('[[plans]]\nfile = "ring.py"', "Did you mean what, which names an algorithm or a file"),
         ('[[plans]]\nwhat = "rings.py"', "Did you mean ring.py"),
         ('min_bytes = "many"', "min_bytes = 'many'"),
         ("min_bytes = 2\nmax_bytes = 1", "max_bytes = 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
@@ -706,8 +707,19 @@ def test_a_plan_of_sley_in_a_directory_is_named_with_the_command_that_writes_it(
     told = answer("doctor", str(tmp_path), "--target", "executor").stdout
     assert "F504 start-fails" in told
     assert "found:    a plan of sley\n" in told
+    assert f"SLEY_PLAN_DIR={tmp_path}. For this runtime" in told
     assert "sley package DIR --table plans.toml --target executor." in told
     assert "codec" not in told
+    told = answer("doctor", str(tmp_path)).stderr
+    (command,) = re.findall(r"; sley (doctor .*) --ranks N", told)
+    assert f"SLEY_PLAN_DIR={tmp_path};" in told
+    assert "ring.plan, allreduce" in answer(*command.split(), "--ranks", "2").stdout
+
+
+def test_an_empty_directory_is_called_so(tmp_path):
+    assert "is an empty directory" in answer("doctor", str(tmp_path)).stderr
+    (tmp_path / "file").write_text("")
+    assert answer("doctor", str(tmp_path)).stderr == ""
 
 
 @pytest.mark.parametrize(("make", "code"), [(lambda path: None, 2), (os.mkfifo, 1)])

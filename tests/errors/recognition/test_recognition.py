@@ -54,7 +54,8 @@ SMALL: dict[str, tuple[bytes | str, Kind]] = {
     "other XML": ("<html5></html5>", recognition.XML),
     "picture": (XML_HEAD + '<svg xmlns="http://www.w3.org/2000/svg">', recognition.PAGE),
     "report": ("<!doctype html>\n<html>", recognition.PAGE),
-    "document": ("%PDF-1.7\n", recognition.PAGE),
+    "document": ("%PDF-1.7\n", recognition.PDF),
+    "PNG": (b"\x89PNG\r\n\x1a\n", recognition.PICTURE),
     "page": ('<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 4.01//EN">', recognition.PAGE),
     "comment without an end": ("<!-- <algo>", recognition.XML),
     "MSCCL++": ('{"name": "x", "collective": "allreduce", "gpus": [{', recognition.MSCCLPP),
@@ -257,7 +258,7 @@ def test_a_misspelt_algorithm_is_answered_with_similar_ones() -> None:
 
 
 NO_TOPOLOGY = ["plan", "MSCCL++", "TE-CCL", "trees", "TACCL sketch", "Python"]
-NO_TOPOLOGY += ["TE-CCL input", "SyCCL", "graphs"]
+NO_TOPOLOGY += ["TE-CCL input", "SyCCL", "graphs", "PNG", "document", "report"]
 
 
 @pytest.mark.parametrize("case", NO_TOPOLOGY)
@@ -269,6 +270,41 @@ def test_a_file_without_a_topology_is_named(case: str, tmp_path: Path) -> None:
         output = _output(*arguments)
         assert f"found:    {kind.text}" in output
         assert "F550" in output
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.toml", "."])
+def test_a_folder_is_no_topology_whatever_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir(exist_ok=True)
+    for line in (("bound", "--topology", name), ("topology", "show", name)):
+        output = _output(*line)
+        assert "F550" in output
+        assert "found:    a folder" in output
+
+
+NO_TABLE = ["PNG", "document", "picture", "plan", "Python", "sley's plan"]
+
+
+@pytest.mark.parametrize("case", [*NO_TABLE, "old policy"])
+def test_a_file_without_a_table_is_named(case: str, tmp_path: Path) -> None:
+    content, kind = SMALL[case]
+    file = tmp_path / "table.toml"
+    file.write_bytes(_bytes(content))
+    package = ("package", tmp_path / "d", "--target", "rccl", "--table", file)
+    for arguments, code in ((package, "F528"), (("tune", "show", file), "D901")):
+        output = _output(*arguments)
+        assert code in output
+        assert f"found:    {kind.text}" in output
+        assert kind.advice(str(file)) in output
+
+
+def test_text_that_is_no_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "table.txt"
+    file.write_bytes(_bytes(SMALL["PNG"][0]) + b"\xff")
+    output = _output("calibrate", "--from", file, "--topology", "1x4", "-o", tmp_path / "x.toml")
+    assert f"found:    {recognition.PICTURE.text}" in output
 
 
 def test_a_plan_is_read_under_any_name(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from sley.algorithms import CATALOG, build
 from sley.compiler import Options
 from sley.errors import Place, SleyError, check_name
 from sley.errors.policy import D901, D904
-from sley.errors.recognition import OLD_POLICY, kind_of
 from sley.formats import write_file
 from sley.ir.collectives import SIZED
 from sley.ir.plan_table import Machine, PlanRow, PlanTable, Recipe, read_table
@@ -112,10 +111,6 @@ def write(policy: Policy, path: str | os.PathLike[str]) -> None:
 def read(path: str | os.PathLike[str]) -> Policy:
     """The policy of a file. Errors: D901, D904."""
     at = Place(os.fspath(path))
-    if kind_of(path) is OLD_POLICY:
-        raise D901.error(
-            at=at, expected="a policy in TOML", found=OLD_POLICY.text, remedy=OLD_POLICY.remedy
-        )
     table = read_table(Path(path), D901)
     if table.machine is None:
         raise D901.error(at=at, expected="[machine]", found="a table without it")

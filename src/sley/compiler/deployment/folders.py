@@ -124,8 +124,9 @@ def _with_kind(found: Diagnostic, path: Path, runtime: Runtime) -> Diagnostic:
             at=Place(str(path)),
             expected=f"a file that {runtime} reads",
             found=kind.text,
-            remedy="Name it in the table of a package: sley package DIR --table plans.toml "
-            f"--target {runtime.name}.",
+            remedy=f"sley's communicators read it: SLEY_PLAN_DIR={path.parent}. For this runtime "
+            "name it in the table of a package: sley package DIR --table plans.toml --target "
+            f"{runtime.name}.",
         )
     nameless = (*recognition.VAGUE, *recognition.ABSENT, _KINDS[runtime.suffix])
     return found if kind in nameless else replace(found, notes=(*found.notes, f"it is {kind.text}"))

@@ -95,6 +95,7 @@ def collective_of(
         problems.add(F409, at, expected=f"coll to be one of {known}", found=ascii(header.coll))
         return None
     row = STANDARD[name]
+    row.check_root(root)
     parts = parts_per_loop(row, header.ngpus)
     chunks, rest = divmod(header.nchunksperloop, parts)
     if chunks < 1 or rest:

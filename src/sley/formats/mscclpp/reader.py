@@ -179,6 +179,7 @@ def _collective(
         known = ", ".join(COLLECTIVES)
         raise F409.error(at=at, expected=f"collective to be one of {known}", found=ascii(name[:40]))
     row = STANDARD[name]
+    row.check_root(root)
     if row.roles and root is None:
         expected = "a root, which an execution plan does not contain"
         notes.append(F434.diagnostic(at=at, expected=expected, found="none; rank 0 assumed"))
