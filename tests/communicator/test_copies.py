@@ -37,27 +37,38 @@ needs_permission = pytest.mark.skipif(
 )
 
 
-def sent_early(comm: Communicator) -> bool:
+def wait_for(file: Path) -> None:
+    """Waits until another rank has made a file, for a minute at most."""
+    end = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def sent_early(comm: Communicator, folder: Path, patience_s: float) -> bool:
     """Whether the root's scatter ends before another rank has come to it."""
-    out = np.ones(2 * LARGE, np.uint8)
+    out, seen = np.ones(2 * LARGE, np.uint8), folder / "seen"
+    comm.barrier()
     if comm.rank == 1:
-        comm.barrier()
-        time.sleep(0.3)
+        wait_for(seen)
         comm.scatter(None, out)
         return not out.any()
-    comm.barrier()
+    end = time.monotonic() + patience_s
     work = comm.scatter(np.zeros(4 * LARGE, np.uint8), out, async_op=True)
-    time.sleep(0.1)
-    early = work.is_completed()
+    while not (early := work.is_completed()) and time.monotonic() < end:
+        time.sleep(0.01)
+    seen.touch()
     work.wait()
     return early
 
 
 @pytest.mark.parametrize("cma", [pytest.param(True, marks=needs_permission), False])
-def test_the_root_waits_for_its_reader_where_its_memory_is_read_in_place(cma: bool) -> None:
+def test_the_root_waits_for_its_reader_where_its_memory_is_read_in_place(
+    cma: bool, tmp_path: Path
+) -> None:
     """That the root waits for its reader shows who copies."""
     room = replace(settings(cma), slot_bytes=1 << 20)  # for the whole part
-    ends = rank_processes.start(2, sent_early, settings=room).ends()
+    patience_s = 0.1 if cma else 30.0  # one that waits for its reader never ends before it
+    ends = rank_processes.start(2, sent_early, tmp_path, patience_s, settings=room).ends()
     assert [end.error for end in ends] == ["", ""]
     assert ends[0].value is not cma
     assert ends[1].value is True
@@ -197,29 +208,32 @@ def test_without_permission_the_kernel_copies_nothing() -> None:
             assert end.value[1][2] == 0
 
 
-def gives_back(comm: Communicator, part: int) -> None:
+def gives_back(comm: Communicator, part: int, folder: Path) -> None:
     """Rank 1 unmaps a part of an AllGather in place before the other comes to it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype, libc.munmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t)
     out = libc.mmap(None, ctypes.c_size_t(2 * LARGE), 3, 0x22, -1, ctypes.c_long(0))
     own = out + comm.rank * LARGE
     call = Call("all_gather", own, LARGE, out, 2 * LARGE, LARGE, DATA_TYPES["uint8"])
+    gone = folder / "gone"
     if comm.rank != 1:
-        time.sleep(0.5)
+        wait_for(gone)
     work = comm.endpoint.submit(call, async_op=True)
     if comm.rank == 1:
         time.sleep(0.2)
         libc.munmap(out + part * LARGE, LARGE)
+        gone.touch()
     work.wait()
 
 
 @needs_permission
 @pytest.mark.parametrize("part", [0, 1])
-def test_memory_that_is_given_back_too_early_is_an_error_on_both_ranks(part: int) -> None:
+def test_memory_that_is_given_back_too_early_is_an_error_on_both_ranks(
+    part: int, tmp_path: Path
+) -> None:
     """What it sends, and what it receives into."""
-    ends = rank_processes.start(
-        2, gives_back, part, settings=settings(True, Copies.ATTACHED)
-    ).ends()
+    attached = settings(True, Copies.ATTACHED)
+    ends = rank_processes.start(2, gives_back, part, tmp_path, settings=attached).ends()
     assert "N633" in ends[0].error
     assert "rank 1 gave memory that is gone" in ends[0].error
     assert "N633" in ends[1].error
