@@ -105,9 +105,11 @@ _MOST_CONNECTIONS = 64
 _SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The average chunks of a root that are tried where roots have different shares."""
 
-_FEW_TREES = (1 / 4, 3 / 8, 1 / 2, 3 / 4)
-"""The trees of an AllReduce for each rank that are tried where the trees of all ranks have more
-connections than a GPU has blocks."""
+_MOST_FEW = 4
+"""Bound on the few trees of an AllReduce for each rank; their connections end the search before."""
+
+_ROUNDING = 1e-6
+"""The share of a bandwidth that rounding may make up."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -368,18 +370,25 @@ def low_trees(collective: str, topology: Topology, until: float = float("inf")) 
 
 
 def few_trees(topology: Topology, most_blocks: int, until: float = float("inf")) -> list[Synthesis]:
-    """AllReduces along trees from few ranks, by descending bandwidth, that are found until the
-    monotonic clock is at `until`: so few trees that about so many blocks suffice for all
-    connections. The trees of all ranks would share blocks, in which they wait for one another.
-    Errors: T612."""
+    """The front of AllReduces along even trees from few ranks, by ascending number, each with more
+    bandwidth than those before, as long as about so many blocks suffice for all connections, or
+    until the monotonic clock is at `until`. The trees of all ranks would share blocks, in which
+    they wait for one another. Errors: T612."""
+    ranks, made = topology.ranks, list[Synthesis]()
     best = tree_rates(RankPairs.of(topology), _DIRECTIONS["allreduce"], None)
-    made = list[Synthesis]()
-    for share in _FEW_TREES:
-        number = max(round(share * topology.ranks), 1)
-        found = _by_rates(best, number) if time.monotonic() < until else ()
-        made += [Synthesis("allreduce", found)] if found else []
-    fit = [one for one in made if one.connections <= _MOST_MERGED * most_blocks]
-    return sorted(fit, key=lambda one: -one.algbw_GBps)
+    most_GBps = 0.0  # noqa: N806 - a unit
+    # Bandwidth depends on how well numbers divide rates: of small machines every one is tried.
+    for number in range(max(ranks // 4, 1), _MOST_FEW * ranks, max(ranks // 8, 1)):
+        if time.monotonic() >= until or most_GBps >= best.algbw_GBps * (1 - _ROUNDING):
+            break
+        found = _by_rates(best, number)
+        one = Synthesis("allreduce", found).even if found else None
+        if one is not None and one.connections > _MOST_MERGED * most_blocks:
+            break
+        if one is not None and one.algbw_GBps > most_GBps * (1 + _ROUNDING):
+            most_GBps = one.algbw_GBps  # noqa: N806 - a unit
+            made.append(one)
+    return made
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -506,7 +515,7 @@ def _tried(
     made = _front(every)
     by_bandwidth = sorted(every, key=lambda one: -one.algbw_GBps)
     if collective == "allreduce" and by_bandwidth[0].connections > most_blocks:
-        made += few_trees(topology, most_blocks, until)[:1] if topology.ranks <= MOST_RANKS else []
+        made += few_trees(topology, most_blocks, until)[-2:] if topology.ranks <= MOST_RANKS else []
     for even in (one.even for one in by_bandwidth if not one.is_even and collective != _ROUTED):
         if even.crowding <= _MOST_MERGED:
             made.append(even)
