@@ -63,16 +63,22 @@ def test_one_rank_is_refused_in_words_of_the_command(collective: str) -> None:
     assert "found:    1 on 1x1" in result.stderr
 
 
-def test_a_program_is_not_written_as_another_kind_of_file(tmp_path: Path) -> None:
-    file = tmp_path / "trees.xml"
-    result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", file)
-    assert (result.exit_code, file.exists()) == (2, False)
-    again = f"sley compile {tmp_path / 'trees.py'} --topology 2x2 -o {file}"
-    assert again in result.stderr
-    made = ("synthesize", "all_gather", "--topology", "2x2", "-o", tmp_path / "trees.py")
-    assert [sley(*line).exit_code for line in (made, again.split()[1:])] == [0, 0]
-    result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", tmp_path / "none" / "x.py")
-    assert (result.exit_code, "F461" in result.stderr) == (2, True)
+@pytest.mark.parametrize("name", ["trees.plan", "trees.xml", "trees.json"])
+def test_the_fastest_plan_is_written(name: str, tmp_path: Path) -> None:
+    """With its options, and for a runtime one that the runtime takes."""
+    file = tmp_path / name
+    made = ("synthesize", "allgather", "--topology", "2x2", "--size", "1M", "--json", "-o", file)
+    found = json.loads(sley(*made).stdout)
+    assert sley("verify", file).exit_code == 0
+    if file.suffix == ".plan":
+        again = json.loads(sley("simulate", file, "-b", "1M", "--json").stdout)
+        assert again["simulations"][0]["time_us"] == pytest.approx(found["simulated"]["time_us"])
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    for name, code in (("trees.doc", "F460"), ("none/x.py", "F461")):
+        result = sley("synthesize", "all_gather", "--topology", "2x2", "-o", tmp_path / name)
+        assert (result.exit_code, code in result.stderr) == (2, True)
 
 
 def test_more_blocks_than_a_gpu_holds_are_noted(tmp_path: Path) -> None:

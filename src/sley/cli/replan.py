@@ -20,14 +20,13 @@ from sley.cli.options import (
 )
 from sley.cli.output import Phases, print_rows, print_written
 from sley.cli.simulating import note_blocks, note_left
-from sley.cli.sources import is_compiled, plan_of, prefer_in_place
+from sley.cli.sources import is_compiled, plan_of, prefer_in_place, target_of_file
 from sley.compiler import Choice, choose
 from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import compared, fastest
 from sley.errors import SleyError, span_texts
 from sley.errors.topology import T603
-from sley.formats import by_suffix, check_folder, files
-from sley.formats.format import RuntimeFormat
+from sley.formats import files
 from sley.ir.plan import Plan
 from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
@@ -90,12 +89,7 @@ def replan_command(
     """
     if not without and not degraded:
         raise click.UsageError("nothing has failed: give --without PART or --degraded PART=SHARE")
-    target = None
-    if output is not None:
-        check_folder(output)
-        # A file for a runtime has a plan that the runtime can run.
-        form = by_suffix(output, files.FORMATS)
-        target = form.targets[0] if isinstance(form, RuntimeFormat) else None
+    target = target_of_file(output)
     plan = plan_of(prefer_in_place(selection), phases, verify=True)
     if plan.topology is None:
         raise click.UsageError("a topology is needed: give --topology")

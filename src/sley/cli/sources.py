@@ -32,8 +32,18 @@ from sley.compiler.synthesis import OF_TREES, Synthesis, arguments_on, low_trees
 from sley.errors import SleyError, did_you_mean, recognition
 from sley.errors.language import L120
 from sley.errors.selection import N658
-from sley.formats import FORMATS, TARGETS, Format, Imported, read, refuse_varying_counts
-from sley.formats.files import check
+from sley.formats import (
+    FORMATS,
+    TARGETS,
+    Format,
+    Imported,
+    by_suffix,
+    check_folder,
+    files,
+    read,
+    refuse_varying_counts,
+)
+from sley.formats.format import RuntimeFormat, Target
 from sley.formats.plan_file import portable_path
 from sley.ir.one_sided import OneSidedPlan
 from sley.ir.orders import SameBits, wanted_order
@@ -310,7 +320,7 @@ def plan_of_target(selection: Selection, target: str, phases: Phases) -> tuple[P
     else:
         plan = plan_of(selection, phases, verify=True, form=form)
         if is_compiled(selection):  # others are compiled for the format's connections
-            check(plan, target)
+            files.check(plan, target)
         own, topology = plan.collective, plan.topology
         settings = {"collective": own, "in_place": own.in_place, "file": plan.name + form.suffix}
         with phases("writing"):
@@ -554,3 +564,13 @@ def program_facts(program: Program) -> dict[str, object]:
         "local_transfers": int(np.count_nonzero(~t.remote)),
         "scratch_chunks": int(program.scratch_chunks.max(initial=0)),
     }
+
+
+def target_of_file(output: Path | None, *others: str) -> Target | None:
+    """The runtime that is to run the plan in a file, if any. others: the suffixes of files without
+    a plan. Errors: F460, F461."""
+    if output is None:
+        return None
+    check_folder(output)
+    form = by_suffix(output, {**dict.fromkeys(others), **files.FORMATS})
+    return form.targets[0] if isinstance(form, RuntimeFormat) else None

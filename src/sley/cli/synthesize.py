@@ -18,11 +18,10 @@ from sley.cli.options import (
 )
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.simulating import note_blocks, note_left
-from sley.cli.sources import topology_of
+from sley.cli.sources import target_of_file, topology_of
 from sley.compiler.synthesis import TILES, Fastest, Synthesis, fastest
 from sley.errors import counted
-from sley.formats import check_folder, program_source, write_file
-from sley.ir.program import Program
+from sley.formats import files, program_source, write_file
 from sley.ir.sizes import size_text
 from sley.model.bounds import Bounds
 from sley.report.pictures import tree_picture
@@ -49,7 +48,7 @@ from sley.topologies.forests import MOST_CHUNKS, WITHIN
 @click.option("--size", type=SizeType(), default="1G", help="Size of the call to simulate.")
 @place_option(default=True)
 @limit_option
-@output_option("Write the program here, as Python, or a picture of rank 0's trees.")
+@output_option("Write the program here, as Python, its plan, or a picture of rank 0's trees.")
 @common_options
 def synthesize_command(  # as many parameters as options; click passes each by name
     collective: str,
@@ -70,14 +69,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     maximum flows find for large ones; a linear program finds routes. The program is proven. sley
     choose COLLECTIVE --topology ... tries all options.
     """
-    if output is not None and output.suffix.lower() not in (".py", *METADATA):
-        own, kinds = output.with_suffix(".py"), ", ".join(METADATA)
-        again = f"sley compile {own} --topology {topology} -o {output}"
-        raise click.UsageError(
-            f"give -o {own} for the program, and then {again}; {kinds} for a picture of trees"
-        )
-    if output is not None:
-        check_folder(output)
+    target = target_of_file(output, ".py", *METADATA)
     cluster = topology_of(topology)
     assert cluster is not None
     with phases("packing, compiling and simulating"):
@@ -88,14 +80,15 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             chunks=chunks,
             within=within,
             in_place=in_place,
-            tiles=TILES,
+            tiles=TILES if target is None else TILES[:1],  # smaller ones need Direct
+            target=target,
             limit_s=limit_s,
         )
     note_left(found.left)
     plan = found.choice.plan
     note_blocks(plan.name, plan.blocks_per_rank, cluster.model)
     bounds = Bounds.of(found.choice.program.collective, cluster)
-    _write(found.synthesis, found.choice.program, output)
+    _write(found, output)
     if phases.quiet:
         phases.print_json(**_facts(found, bounds, size), output=output and str(output))
         return
@@ -178,17 +171,19 @@ def _tiles(found: Fastest) -> str:
     return f"at most {size_text(least)}, {share}: sley simulate --set tile_bytes={least}"
 
 
-def _write(made: Synthesis, program: Program, output: Path | None) -> None:
-    """Writes the program, or the picture of the trees, as the file's suffix says."""
+def _write(found: Fastest, output: Path | None) -> None:
+    """Writes the program, the picture of the trees, or the plan, as the file's suffix says."""
     if output is None:
         return
+    down = found.synthesis.parts[-1]
     if output.suffix.lower() == ".py":
-        write_file(output, program_source.write(program))
-        return
-    down = made.parts[-1]
-    if isinstance(down, Routing):
+        write_file(output, program_source.write(found.choice.program))
+    elif output.suffix.lower() not in METADATA:
+        files.save(found.choice.plan, output)
+    elif isinstance(down, Routing):
         raise click.UsageError(f"only trees are drawn: -o {output.with_suffix('.py')}")
-    tree_picture(down).save(output)
+    else:
+        tree_picture(down).save(output)
 
 
 def _print_front(found: Fastest, bounds: Bounds) -> None:
