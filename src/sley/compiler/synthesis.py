@@ -376,17 +376,18 @@ def few_trees(topology: Topology, most_blocks: int, until: float = float("inf"))
     they wait for one another. Errors: T612."""
     ranks, made = topology.ranks, list[Synthesis]()
     best = tree_rates(RankPairs.of(topology), _DIRECTIONS["allreduce"], None)
-    most_GBps = 0.0  # noqa: N806 - a unit
     # Bandwidth depends on how well numbers divide rates: of small machines every one is tried.
     for number in range(max(ranks // 4, 1), _MOST_FEW * ranks, max(ranks // 8, 1)):
-        if time.monotonic() >= until or most_GBps >= best.algbw_GBps * (1 - _ROUNDING):
+        most_GBps = made[-1].algbw_GBps if made else 0.0  # noqa: N806 - a unit
+        if most_GBps >= best.algbw_GBps * (1 - _ROUNDING) or time.monotonic() >= until:
             break
         found = _by_rates(best, number)
-        one = Synthesis("allreduce", found).even if found else None
-        if one is not None and one.connections > _MOST_MERGED * most_blocks:
+        if not found:
+            continue
+        one = Synthesis("allreduce", found).even
+        if one.connections > _MOST_MERGED * most_blocks:
             break
-        if one is not None and one.algbw_GBps > most_GBps * (1 + _ROUNDING):
-            most_GBps = one.algbw_GBps  # noqa: N806 - a unit
+        if one.algbw_GBps > most_GBps * (1 + _ROUNDING):
             made.append(one)
     return made
 
@@ -514,8 +515,9 @@ def _tried(
     every = [*low_trees(collective, topology, until), made[0], *_distinct(made[1:])]
     made = _front(every)
     by_bandwidth = sorted(every, key=lambda one: -one.algbw_GBps)
-    if collective == "allreduce" and by_bandwidth[0].connections > most_blocks:
-        made += few_trees(topology, most_blocks, until)[-2:] if topology.ranks <= MOST_RANKS else []
+    crowded = by_bandwidth[0].connections > most_blocks and topology.ranks <= MOST_RANKS
+    if collective == "allreduce" and crowded:
+        made += few_trees(topology, most_blocks, until)[-2:]
     for even in (one.even for one in by_bandwidth if not one.is_even and collective != _ROUTED):
         if even.crowding <= _MOST_MERGED:
             made.append(even)
