@@ -266,7 +266,7 @@ def test_files_of_reports_are_named(ring: Path, tmp_path: Path) -> None:
     ("arguments", "exit_code", "told"),
     [
         (("simulate", "ring-allreduce", "--ranks", 4), 2, "needs --topology, such as"),
-        (("simulate", *RING, "--size", "64M"), 2, "-b, the size for which --schedule auto"),
+        (("simulate", *RING, "--size", "64M"), 2, "Use -b SIZE"),
         (("simulate", "ring-allreduce", "--ranks", 9, "--topology", "ndv4"), 1, "C305"),
         (("simulate", "ring-allreduce", "--ranks", 16, "--topology", "ndv4"), 1, "ndv4:2"),
         (("simulate", *RING, "-b", "0"), 2, "size from 1"),

@@ -92,10 +92,12 @@ def test_list_names_every_machine() -> None:
     assert all(m["sources"] for m in said)
 
 
-def test_like_completes_an_imported_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_option", [True, False])
+def test_like_completes_an_imported_file(is_option: bool, tmp_path: Path) -> None:
     source, target = tmp_path / "cloud.xml", tmp_path / "out.toml"
     source.write_text(CLOUD)
-    result = sley("topology", "import", source, "-o", target, "--like", "resccl-4gpu", "--nodes", 2)
+    of = (source, "--like", "resccl-4gpu") if is_option else (f"{source},like=resccl-4gpu",)
+    result = sley("topology", "import", *of, "-o", target, "--nodes", 2)
     assert "NVLink as in resccl-4gpu" in result.stderr
     shown = sley("topology", "show", f"{source},like=resccl-4gpu:2", "--json")
     own = topologies.load(target)

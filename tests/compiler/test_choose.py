@@ -340,6 +340,8 @@ def test_a_search_that_is_ended_gives_the_best_so_far(
     assert found.left > table.left == 0
     assert f"{found.left} combinations not compared" in str(found.show())
     assert "slower than the fastest that was compared;" in str(found.show())
+    assert (table.untried, found.untried) == ((), (ALL_PAIRS.name,))
+    assert f"not compared, none of {ALL_PAIRS.name}\n" in str(found.show())
     last = found.ranges[-1]
     assert last.plan == sley.compile(last.program, last.options, topology=NDV4)
     assert last.end.time_us > table.ranges[-1].end.time_us

@@ -329,7 +329,9 @@ def _json(choices: Choices, commands: list[str], paths: list[Path]) -> dict[str,
     ]
     for row, path in zip(ranges, paths, strict=False):
         row["file"] = str(path)
-    own = attributes(choices, "interpreter", "target", "candidates", "simulations", "left")
+    own = attributes(
+        choices, "interpreter", "target", "candidates", "simulations", "left", "untried"
+    )
     others = [attributes(one, "algorithm", "size_bytes", "slower") for one in choices.others]
     return {
         "ok": True,

@@ -471,7 +471,7 @@ def _sized(selection: Selection, missing: Collection[str]) -> str:
     if not {"ranks", "nodes", "gpus"} & set(missing):
         return ""
     if selection.topology is None:
-        return ", or --topology, such as --topology ndv4:2, which a simulation needs anyway"
+        return ", or --topology, such as --topology ndv4:2, which simulations need"
     stem = selection.topology.partition(":")[0]
     return f". --topology has sizes of its own: --topology {stem}:NODES needs no other ones"
 

@@ -88,9 +88,11 @@ def import_command(file: str, output: str, nodes: int | None, like: str | None) 
     """Convert a topology of another tool to TOML, with the rate of every link.
 
     FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE, or a cloud's for NCCL_TOPO_FILE), hwloc's
-    XML (lstopo), the output of nvidia-smi topo -m, TACCL's JSON, or TOML.
+    XML (lstopo), the output of nvidia-smi topo -m, TACCL's JSON, or TOML. FILE,like=MACHINE is
+    FILE with --like.
     """
-    found = topologies.read(file, nodes=nodes, like=like)
+    file, _, machine = file.partition(",like=")
+    found = topologies.read(file, nodes=nodes, like=like or machine or None)
     report_notes(found.notes)
     topologies.save(found.topology, output)
     echo(f"{output}: {_size(found.topology)}")

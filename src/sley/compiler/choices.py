@@ -135,6 +135,7 @@ class Choices:
     candidates: the number of different plans that were compared.
     simulations: the number of simulations; candidates that could not win were left out.
     left: the combinations of options that a limit of time left out.
+    untried: then the programs of which no plan was simulated.
     others: for each program that no range has, where a simulation of it comes closest to the
         fastest; the closest first.
     """
@@ -147,6 +148,7 @@ class Choices:
     simulations: int
     left: int = 0
     others: tuple[RunnerUp, ...] = ()
+    untried: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         sizes, ranges = self.sizes, counted(len(self.ranges), "range")
@@ -176,7 +178,9 @@ class Choices:
             f"percentile: {errors_text(self.topology)}",
         ]
         if self.left:
-            head.append(f"# the time was over: {counted(self.left, 'combination')} not compared")
+            none = f", none of {', '.join(self.untried)}" * bool(self.untried)
+            compared = f"{counted(self.left, 'combination')} not compared{none}"
+            head.append(f"# the time was over: {compared}")
         most = max(choice.plan.blocks_per_rank for choice in self.ranges)
         if remark := blocks_text(most, self.topology.model):
             head.append(f"# up to {most} blocks on a rank: {remark}; max_blocks limits them")
@@ -201,7 +205,7 @@ class Choices:
             names = ", ".join(files.runtimes(choice.plan))
             if not names:
                 why = files.why_none(choice.plan)
-                names = f"no runtime ({why}; a target leaves such plans out)"
+                names = f"no runtime ({why}; a target, such as mscclpp, leaves such plans out)"
             begins.setdefault(names, []).append(size_text(choice.begin.size_bytes))
         return [f"# files for {names}: from {', '.join(of)}" for names, of in begins.items()]
 

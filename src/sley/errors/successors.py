@@ -38,8 +38,7 @@ _OPTIONS = {
         for word in (*_COMPILER, *["slots"] * (command != "verify"))
     },
     "verify --show-rank": "sley compile WHAT --show-rank 0",
-    "run --size": "-b, the size for which --schedule auto chooses",
-    "simulate --size": "-b, the size for which --schedule auto chooses",
+    **{f"{command} --size": "-b SIZE" for command in ("bound", "choose", "run", "simulate")},
     "simulate --equations": "benchmarks/papers.py, which prints ResCCL's equations",
     "simulate --trace-most": "--trace: it has at most 100,000 executions",
     "doctor --runtime": "--target",
