@@ -103,6 +103,8 @@ def test_like_completes_an_imported_file(is_option: bool, tmp_path: Path) -> Non
     own = topologies.load(target)
     assert json.loads(shown.stdout)["card"] == own.nic.tolist()
     assert own == topologies.load(source, nodes=2, like="resccl-4gpu")
+    twice = sley("topology", "import", f"{source},like=ndv4", "--like", "ndv4", "-o", target)
+    assert (twice.exit_code, "not both" in twice.stderr) == (2, True)
 
 
 def test_import_writes_what_it_read_and_says_what_it_assumed(tmp_path: Path) -> None:

@@ -37,19 +37,12 @@ needs_permission = pytest.mark.skipif(
 )
 
 
-def wait_for(file: Path) -> None:
-    """Waits until another rank has made a file, for a minute at most."""
-    end = time.monotonic() + 60
-    while not file.exists() and time.monotonic() < end:
-        time.sleep(0.01)
-
-
 def sent_early(comm: Communicator, folder: Path, patience_s: float) -> bool:
     """Whether the root's scatter ends before another rank has come to it."""
     out, seen = np.ones(2 * LARGE, np.uint8), folder / "seen"
     comm.barrier()
     if comm.rank == 1:
-        wait_for(seen)
+        rank_processes.wait_for_file(seen)
         comm.scatter(None, out)
         return not out.any()
     end = time.monotonic() + patience_s
@@ -217,7 +210,7 @@ def gives_back(comm: Communicator, part: int, folder: Path) -> None:
     call = Call("all_gather", own, LARGE, out, 2 * LARGE, LARGE, DATA_TYPES["uint8"])
     gone = folder / "gone"
     if comm.rank != 1:
-        wait_for(gone)
+        rank_processes.wait_for_file(gone)
     work = comm.endpoint.submit(call, async_op=True)
     if comm.rank == 1:
         time.sleep(0.2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +171,6 @@ def test_replanning_needs_the_setting_and_a_store_that_lasts() -> None:
         Communicator(store, 0, 1, settings=settings())
 
 
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + 4 * TIMEOUT_S
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert path.exists(), path
-
-
 def living(comm: Communicator, folder: Path) -> list[str]:
     """Calls beside cuts that the test makes when files tell it: the codes of the calls that end
     with an error."""
@@ -186,7 +178,7 @@ def living(comm: Communicator, folder: Path) -> list[str]:
 
     def meet(word: str) -> None:
         (folder / f"{word}-{comm.rank}").touch()
-        wait_for(folder / word)
+        rank_processes.wait_for_file(folder / word, 4 * TIMEOUT_S)
 
     sums(comm)
     meet("cut")
@@ -231,7 +223,7 @@ def test_calls_go_on_over_the_interface_that_is_left(network: Network, tmp_path:
             ("cut again", lambda: cables.lose(0)),
         ):
             for rank in range(4):
-                wait_for(tmp_path / f"{word}-{rank}")
+                rank_processes.wait_for_file(tmp_path / f"{word}-{rank}", 4 * TIMEOUT_S)
             change()
             (tmp_path / word).touch()
         ends = started.ends()

@@ -92,6 +92,8 @@ def import_command(file: str, output: str, nodes: int | None, like: str | None) 
     FILE with --like.
     """
     file, _, machine = file.partition(",like=")
+    if like and machine:
+        raise click.UsageError("give --like or FILE,like=MACHINE, not both")
     found = topologies.read(file, nodes=nodes, like=like or machine or None)
     report_notes(found.notes)
     topologies.save(found.topology, output)

@@ -38,7 +38,8 @@ _OPTIONS = {
         for word in (*_COMPILER, *["slots"] * (command != "verify"))
     },
     "verify --show-rank": "sley compile WHAT --show-rank 0",
-    **{f"{command} --size": "-b SIZE" for command in ("bound", "choose", "run", "simulate")},
+    "run --size": "-b SIZE",
+    "simulate --size": "-b SIZE",
     "simulate --equations": "benchmarks/papers.py, which prints ResCCL's equations",
     "simulate --trace-most": "--trace: it has at most 100,000 executions",
     "doctor --runtime": "--target",

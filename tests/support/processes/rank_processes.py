@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from sley.communicator import Communicator, FolderStore, Settings
@@ -16,6 +17,14 @@ from sley.errors import SleyError
 from support.processes.forked import PROCESSES
 
 GIVEN_UP_S = 60.0
+
+
+def wait_for_file(path: Path, within_s: float = GIVEN_UP_S / 2) -> None:
+    """Waits until another process has made a file, which fails the test if it doesn't in time."""
+    end = time.monotonic() + within_s
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert path.exists(), path
 
 
 @dataclass(frozen=True)
