@@ -55,6 +55,7 @@ from numpy.typing import ArrayLike
 
 import sley
 from sley import CostModel, Topology, topologies
+from sley.cli.nccl import APART
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.sizes import size_text
 from sley.ir.words import FIFO_PROTOCOLS
@@ -178,11 +179,27 @@ def published(data: Path) -> str:
     return TABLES_TEXT.format(
         spread=table(head, [*rows, ("aim", "", *aims, "")]),
         remarks="".join(remarks),
+        apart=APART,
+        nearer=_nearer(found),
+        nearer_unfitted=_nearer([p for p in found if not KNOWN[p.point.table].fitted]),
         unseen=_unseen([p.point for p in found]),
         fitted=_fitted([points for points in by_table if _ranks(points[0]) <= MOST_FITTED]),
         number=len(found),
         tables=len(names),
     )
+
+
+def _nearer(found: Iterable[Prediction]) -> str:
+    """How many points are nearer the simulation than NCCL's own estimate, where both are told."""
+    nearer = list[bool]()
+    for p in found:
+        estimate_us = p.choice.predicted_us
+        if p.simulation is None or p.error is None or not estimate_us:
+            continue
+        ratio = estimate_us / p.simulation.time_us
+        if max(ratio, 1 / ratio) > APART:
+            nearer.append(abs(p.error) < abs(estimate_us / p.point.time_us - 1))
+    return f"{sum(nearer)} of {len(nearer)}"
 
 
 def _ranks(point: Point) -> int:

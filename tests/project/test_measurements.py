@@ -165,6 +165,8 @@ def test_the_section_on_tables_says_what_was_compared(
     )
     text = page.published(tmp_path)
     assert "- 1x8 MI300X: RCCL's own tuner" in text
+    assert "1 of 2 times are nearer the simulation; in\ntables to which nothing was" in text
+    assert "fitted, 0 of 1." in text
     fits = text.partition("### Fitted")[2]
     assert "| 1x8 A100 (NDv4) | allreduce | 4K | +14." in fits
     assert "V100" not in fits, "there is no plan to fit"
