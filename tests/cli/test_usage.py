@@ -75,6 +75,10 @@ def sley(*arguments: object) -> Result:
             "no --rank. Did you mean --ranks or --show-rank? Com",
         ),
         ("compile ring-allreduce --ranks 4 --target nvidia -o x.xml", "one of 'executor', 'rccl'"),
+        *(
+            (f"{line} --size 1M", f"sley {line} has no --size: give -b SIZE -e SIZE, the same for")
+            for line in ("bound", "choose", "compare", "tune train", "tune sweep")
+        ),
         ("compile", "Missing argument 'WHAT'"),
         ("draw ring-allreduce --ranks 4", "Missing option '-o'"),
         ("choose ring-allreduce", "Missing option '--topology'"),

@@ -446,7 +446,7 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
     first, last: the default sizes; without `last`, the last size is the first.
     """
     size = SizeType()
-    end_text = "Last size." if last else "Last size. [the first]"
+    end_text = "Last size, also for -b alone." if last else "Last size. [the first]"
 
     def decorate(command: F) -> F:
         @click.option("-b", "--begin", type=size, default=first, help="First size.")

@@ -194,6 +194,9 @@ class _Usage(click.Command):
             option = error.option_name
             if found := gone("option", option, _own_path(ctx)):
                 raise Gone(found) from None
+            if option == "--size" and "--begin" in options_of(self):
+                text = f"{ctx.command_path} has no --size: give -b SIZE -e SIZE, the same for one"
+                raise click.UsageError(text, ctx) from None
             others = [*_commands_with(option, ctx.find_root().command)]
             if 0 < len(others) <= _MOST_COMMANDS:
                 near = did_you_mean(option, {*(error.possibilities or ())} - {"--help"})
