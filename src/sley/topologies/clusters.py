@@ -145,15 +145,14 @@ def look_up(name: str) -> LoadedTopology:
     ranks = _ONE_GPU.fullmatch(name)
     if ranks is not None:
         return LoadedTopology(ONE_H100.topology(int(ranks[1])), None)
-    found = _NAME.fullmatch(name)
-    stem, like, count = found.groups() if found else (name, None, None)
+    stem, like, nodes = parts_of(name)
     if like is None and stem in machine_names():
         machine = find_machine(stem)
-        topology = machine.topology(1 if count is None else int(count))
+        topology = machine.topology(1 if nodes is None else nodes)
         return LoadedTopology(topology, machine, _caution(machine))
     # Unlike Path's, this test is false for what is no possible name.
     if stem.lower().endswith(_SUFFIXES) or os.path.exists(stem):  # noqa: PTH110
-        return read(stem, nodes=None if count is None else int(count), like=like)
+        return read(stem, nodes=nodes, like=like)
     remedy = did_you_mean(stem, [*machine_names(), "mesh", "torus", "routed-torus", "one-h100"])
     if turned := _TURNED.fullmatch(name):
         remedy = "The number of nodes comes last: {0}{2}{1}".format(*turned.groups())
@@ -168,6 +167,13 @@ def look_up(name: str) -> LoadedTopology:
         found=repr(name[:60]),
         remedy=remedy,
     )
+
+
+def parts_of(name: str) -> tuple[str, str | None, int | None]:
+    """The path of FILE[,like=MACHINE][:NODES], or the name of a machine, and the other parts."""
+    found = _NAME.fullmatch(name)
+    stem, like, nodes = found.groups() if found else (name, None, None)
+    return stem, like, None if nodes is None else int(nodes)
 
 
 def _caution(machine: Machine) -> tuple[Diagnostic, ...]:
