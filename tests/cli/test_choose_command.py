@@ -9,6 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
+from concurrent.futures import wait
 from contextlib import nullcontext
 from itertools import pairwise
 from multiprocessing import active_children
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click import ClickException
+from click import ClickException, Context
 from click.testing import CliRunner, Result
 
 from sley import Options, load, topologies
@@ -293,6 +295,14 @@ def test_the_json_has_the_threads_of_sleys_kernels(tmp_path: Path) -> None:
         assert [ranges[0]["begin"]["threads"], ranges[-1]["end"]["threads"]] == expected
     simulated = sley("simulate", "ring-allreduce", "--topology", path, *few, "-b", "1K", "--json")
     assert [row["threads"] for row in json.loads(simulated.stdout)["simulations"]] == [128]
+
+
+def test_warnings_of_several_processes_are_one_note(capfd: pytest.CaptureFixture[str]) -> None:
+    with Context(main), executor_of(2) as executor:
+        assert executor is not None
+        told = [executor.submit(warnings.warn, "Numba is not installed") for _ in range(9)]
+        wait(told)
+    assert capfd.readouterr().err == "note: Numba is not installed\n"
 
 
 def test_processes_ignore_an_interrupt_from_their_first_moment_on() -> None:
