@@ -126,6 +126,13 @@ def test_import_writes_what_it_read_and_says_what_it_assumed(tmp_path: Path) -> 
     assert "F434" in result.stderr
     assert topologies.load(target) == topologies.load(source, nodes=2)
     assert sley("topology", "show", target).exit_code == 0
+    told = result.stderr.count("F434")
+    assert told > 2
+    bound = sley("bound", "allreduce", "--topology", f"{source}:2").stderr
+    assert bound == (
+        f"note: {source}: F434 assumed: {told} values that the file leaves open, which sley "
+        f"topology show tells; {source},like=MACHINE takes most of them from a machine\n"
+    )
 
 
 def test_import_of_nothing_writes_nothing(tmp_path: Path) -> None:
