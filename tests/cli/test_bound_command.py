@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner, Result
@@ -31,6 +32,17 @@ def test_the_bound_of_a_collective_is_told_with_its_reasons(spelled: str) -> Non
     made = json.loads(sley(spelled, "--topology", "ndv4:2", "-b", "1M", "--json").stdout)
     assert made["sizes"][0]["time_us"] == bounds.at("1M").time_us
     assert made["algbw_GBps"] == bounds.algbw_GBps
+
+
+def test_one_rank_has_no_bandwidth_to_limit() -> None:
+    text = sley("allreduce", "--topology", "1x1").stdout
+    assert (
+        "bandwidth              without a limit\n                       by nothing has to" in text
+    )
+    every = sley("--topology", "1x1").stdout
+    assert not re.search("inf|nan", text + every)
+    made = json.loads(sley("allreduce", "--topology", "1x1", "--json").stdout)
+    assert made["algbw_GBps"] is None
 
 
 def test_a_root_counts() -> None:

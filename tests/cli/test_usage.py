@@ -75,6 +75,10 @@ def sley(*arguments: object) -> Result:
             "no --rank. Did you mean --ranks or --show-rank? Com",
         ),
         ("compile ring-allreduce --ranks 4 --target nvidia -o x.xml", "one of 'executor', 'rccl'"),
+        *(
+            (f"{line} --size 1M", f"sley {line} has no --size: give -b SIZE -e SIZE, the same for")
+            for line in ("bound", "choose", "compare", "tune train", "tune sweep")
+        ),
         ("compile", "Missing argument 'WHAT'"),
         ("draw ring-allreduce --ranks 4", "Missing option '-o'"),
         ("choose ring-allreduce", "Missing option '--topology'"),
@@ -173,9 +177,12 @@ def test_a_wrong_file_or_value_is_told_in_plain_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = sley(*line.split())
-    names = re.search(r"(L1|T6|K510|F404|F460|C304)[0-9]* [a-z-]+$", result.stderr, re.MULTILINE)
+    names = re.search(
+        r"(L1|T6|K510|F404|F460|C30[145]|C31[35])[0-9]* [a-z-]+$", result.stderr, re.MULTILINE
+    )
     is_usage = names is not None or "found:    No such file or directory" in result.stderr
-    is_usage &= not line.startswith("compare ")  # that tells several errors
+    if line.startswith("compare "):  # which tells several errors, and goes on without a WHAT
+        is_usage = "C313" in result.stderr
     assert result.exit_code == (2 if is_usage else 1), result.output
     assert told in result.stderr
     assert "Errno" not in result.stderr

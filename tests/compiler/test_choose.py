@@ -22,6 +22,7 @@ from sley.compiler.options import Options
 from sley.compiler.passes.channels import assign_channels
 from sley.compiler.search import MARGIN, SIZE_BITS, TIE, _CandidateSearch, _Row, search_ranges
 from sley.compiler.space import Space
+from sley.formats import files
 from sley.ir.plan_table import read_table
 from sley.ir.sizes import SizeRange
 from sley.ir.words import Allocation, LoopOrder, Schedule
@@ -322,6 +323,28 @@ def test_a_target_that_can_run_nothing_says_why() -> None:
     assert code(lambda: sley.choose(RING, "1K", NDV4, target="msccl", **many)).startswith("F4")
 
 
+def test_only_plans_that_are_fast_enough_are_checked_for_a_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked, check = list[tuple[sley.Protocol, int]](), files.check
+
+    def noted(plan: sley.Plan, target: Any) -> None:
+        checked.append((plan.protocol, plan.blocks_per_rank))
+        check(plan, target)
+
+    monkeypatch.setattr(files, "check", noted)
+    sley.choose(RING, "64M", NDV4, target="mscclpp", **INSTANCES, **BY_CONNECTION)
+    assert (sley.Protocol.SIMPLE, 4) in checked
+    assert (sley.Protocol.LL, 1) not in checked
+
+
+def test_faster_plans_that_a_target_cannot_run_leave_the_slower_ones() -> None:
+    """RCCL runs 64 blocks, and 6 instances have 78."""
+    only: dict[str, Any] = {"channels": 1, "protocol": "Simple", **BY_CONNECTION}
+    found = sley.choose(ALL_PAIRS, "64M", NDV4, instances=[1, 2, 6, 8], target="rccl", **only)
+    assert found.ranges[0].options.instances == 2
+
+
 def test_progress_reaches_its_end() -> None:
     seen: list[tuple[int, int]] = []
     note: Any = lambda done, total: seen.append((done, total))  # noqa: E731
@@ -345,6 +368,11 @@ def test_a_search_that_is_ended_gives_the_best_so_far(
     last = found.ranges[-1]
     assert last.plan == sley.compile(last.program, last.options, topology=NDV4)
     assert last.end.time_us > table.ranges[-1].end.time_us
+
+
+def test_every_program_is_tried_before_more_options_of_one() -> None:
+    found = sley.choose([RING, ALL_PAIRS], SIZES, NDV4, **SMALL, progress=lambda done, _: done > 1)
+    assert (found.candidates, found.untried) == (2, ())
 
 
 def test_the_time_also_ends_within_a_series_of_instances() -> None:
@@ -421,11 +449,11 @@ def test_turns_that_run_when_a_search_ends_count(monkeypatch: pytest.MonkeyPatch
             "1M",
             NDV4,
             executor=executor,
-            progress=lambda so_far, _: done.append(so_far) or so_far > 2,
+            progress=lambda so_far, _: done.append(so_far) or so_far > 1,
             **only,
         )
     assert next(turns) == 3
-    assert found.left == 2 * 2 * 2 * 3 - 6  # of two programs; a series has two instances
+    assert found.left == 2 * 2 * 2 * 3 - 3  # of two programs; each turn had one combination
 
 
 def test_a_search_goes_on_where_it_ended(

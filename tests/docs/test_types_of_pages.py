@@ -3,6 +3,7 @@ would. `make types` runs this, not `make test`: like the check of sley itself it
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -74,6 +75,16 @@ def test_mypy_finds_no_error(users: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (errors(done.stdout), done.stderr) == ([], "")
     assert seen(done.stdout) == SEEN
+
+
+def test_mypy_knows_the_plans_of_a_group_of_pytorch(tmp_path: Path) -> None:
+    """With PyTorch's own types, which the options leave out."""
+    pytest.importorskip("torch")
+    (block,) = (b for b in blocks((ROOT / "docs/torch.md").read_text("utf-8")) if "plans" in b.file)
+    (tmp_path / block.file).write_text(block.text, "utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, block.file]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (errors(done.stdout), done.returncode) == ([], 0), done.stdout + done.stderr
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="pyright runs on Node.js")

@@ -377,7 +377,45 @@ def test_unknown_targets_are_refused(target: str) -> None:
 def test_several_problems_come_at_once() -> None:
     plan = pair(replace(SEND, count=73), replace(SEND, count=80, chan=40))
     found = Counter(d.code for d in refused(plan, "msccl").diagnostics)
-    assert found == {"F441": 1, "F444": 3}
+    assert found == {"F441": 1, "F444": 2}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected", "found"),
+    [
+        # Waits for blocks beyond 127 follow from too many blocks.
+        ("rccl", "at most 64 blocks on a GPU, for rccl", "131 blocks"),
+        ("executor", "waits for blocks up to 127, for executor", "a wait for block 129; 1 more"),
+    ],
+)
+def test_a_limit_is_told_once_with_the_highest_value(
+    target: str, expected: str, found: str
+) -> None:
+    (problem,) = refused(local(131, 1, ((128, 0), (129, 0))), target).diagnostics
+    assert problem.expected == expected
+    assert problem.found.startswith(found)
+
+
+def test_the_page_has_the_limits_of_the_runtimes() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "machine.md").read_text().splitlines()
+    head = next(at for at, line in enumerate(lines) if line.startswith("| limit | executor"))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[head:]]
+    assert rows[0][1:] == list(TARGETS)
+    words = [
+        "blocks",
+        "waited_block",
+        "steps_per_block",
+        "channels",
+        "peers_per_channel",
+        "count",
+        "offset",
+        "nodes",
+        "children",
+        "attribute_chars",
+    ]
+    for word, (_, *told) in zip(words, rows[2:], strict=False):
+        limits = [getattr(one, word) for one in TARGETS.values()]
+        assert told == ["-" if most is None else f"{most:,}" for most in limits], word
 
 
 def test_every_rule_of_writing_is_tested() -> None:

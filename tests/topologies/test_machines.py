@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,34 @@ def test_ranks_of_grids_count_row_by_row() -> None:
     assert np.flatnonzero(linked[0]).tolist() == [1, 3, 4, 8]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_part_of_all_gpus_is_the_machine(name: str) -> None:
+    whole = topologies.find(f"{name}:2")
+    part = topologies.find(f"2x{whole.ranks // 2},like={name}")
+    assert replace(part, name=whole.name) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "cards"),
+    [
+        ("dgx-h100", 4 * 2, [0, 1, 2, 3]),  # to a switch
+        ("resccl", 4 * 2, [0, 0, 1, 1]),  # two GPUs share a card
+        ("p5", 4 * 2, [0, 1, 2, 3]),  # four cards of a GPU are one
+        ("dgx1", 6 * 2, [0, 0, 1, 1]),  # a mesh: the links between these GPUs
+    ],
+)
+def test_a_part_has_the_links_and_cards_of_its_gpus(
+    name: str, links: int, cards: list[int]
+) -> None:
+    part, whole = topologies.find(f"2x4,like={name}"), topologies.find(f"{name}:2")
+    nvlink = part.links.kind == LinkKind.NVLINK
+    assert (part.ranks, part.nodes, nvlink.sum()) == (8, 2, 2 * links)
+    assert part.nic.tolist() == [card + base for base in (0, cards[-1] + 1) for card in cards]
+    assert part.model == whole.model
+    rates = [set(zip(of.links.kind, of.links.GBps, strict=True)) for of in (part, whole)]
+    assert rates[0] <= rates[1]
+
+
 @pytest.mark.parametrize(
     ("name", "code", "remedy"),
     [
@@ -229,7 +258,9 @@ def test_ranks_of_grids_count_row_by_row() -> None:
         ("", "T604", ""),
         ("ndv4:0", "C308", "number of nodes in this range"),
         ("x.txt:2,like=ndv4", "T604", "x.txt,like=ndv4:2"),
-        ("1x6,like=ndv5", "T604", 'like = "ndv5" and gpus = 6'),
+        ("1x6,like=ndv55", "T604", ""),
+        ("1x9,like=ndv5", "C308", "a number in this range"),
+        ("1x6,like=ndv5:2", "T604", ""),
         ("ndv4:9999", "C308", ""),
         ("ndv4:-1", "T604", "ndv4"),
         ("0x8", "C308", ""),

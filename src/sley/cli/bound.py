@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import click
 
 from sley.cli.options import Whole, json_option, size_options
@@ -47,8 +49,9 @@ def bound_command(
         echo(f"# bounds on {cluster.name}, algbw; `sley bound COLLECTIVE` has sizes and reasons")
         echo(f"{'collective':<15}{'GB/s':>10}{'least us':>12}")
         for bounds in rows:
-            least_us = bounds.at(1).time_us
-            echo(f"{bounds.collective.name:<15}{bounds.algbw_GBps:>10.2f}{least_us:>12.1f}")
+            rate, least_us = _finite(bounds.algbw_GBps), bounds.at(1).time_us
+            text = "-" if rate is None else f"{rate:.2f}"
+            echo(f"{bounds.collective.name:<15}{text:>10}{least_us:>12.1f}")
         return
     known = {row.name: row for row in SIZED.values()}
     row = known.get(plain_name(collective))
@@ -61,15 +64,12 @@ def bound_command(
         print_json({"ok": True, "topology": cluster.name, **_json(bounds, sizes)})
         return
     factor, least = bus_factor(bounds.collective), bounds.at(1)
-    exact = "" if bounds.exact else ", the tightest that was found"
+    rate, exact = bounds.algbw_GBps, "" if bounds.exact else ", the tightest that was found"
+    text = f"{rate:.2f} GB/s algbw, {rate * factor:.2f} GB/s busbw{exact}"
     print_rows(
         [
             ("collective", f"{bounds.collective} on {cluster.name}"),
-            (
-                "bandwidth",
-                f"{bounds.algbw_GBps:.2f} GB/s algbw, {bounds.algbw_GBps * factor:.2f} GB/s busbw"
-                f"{exact}",
-            ),
+            ("bandwidth", "without a limit" if _finite(rate) is None else text),
             ("", f"by {bounds.reason}"),
             ("latency", f"{least.latency_us:.1f} us"),
             ("", f"by {least.latency_reason}"),
@@ -89,11 +89,17 @@ def _bounds(row: Standard, cluster: Topology, root: int | None, *, nominal: bool
     return Bounds.of(row.build(cluster.ranks, 1, False, **roles), cluster, nominal=nominal)
 
 
+def _finite(algbw: float) -> float | None:
+    """A bandwidth; None for one without a limit, since nothing has to move on one rank."""
+    return algbw if isfinite(algbw) else None
+
+
 def _json(bounds: Bounds, sizes: list[int]) -> dict[str, object]:
     least = bounds.at(1)
     return {
         "collective": bounds.collective.name,
-        **attributes(bounds, "algbw_GBps", "exact", "reason"),
+        "algbw_GBps": _finite(bounds.algbw_GBps),
+        **attributes(bounds, "exact", "reason"),
         **attributes(least, "latency_us", "latency_reason"),
         "sizes": [attributes(bounds.at(n), "size_bytes", "time_us", "algbw_GBps") for n in sizes],
     }

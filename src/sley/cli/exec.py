@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from sley.cli.options import Several, Whole
 from sley.cli.output import Command, print_note
@@ -31,6 +32,7 @@ def exec_command(ranks: tuple[int, ...], command: tuple[str, ...]) -> None:
     It and the programs that it starts load the library (LD_PRELOAD), which runs collectives with
     plans that are made here, once for a machine, and with the kernels of the package sley-kernels.
     It passes all other calls on to NVIDIA's NCCL, which it finds itself or by SLEY_NCCL_LIBRARY.
+    Where sley can make no plans, NCCL runs all calls; with --ranks, that is an error.
     """
     same_bits = read_flag(SAME_BITS, os.environ.get(SAME_BITS) or "0")
     variables = nccl_programs.environment(os.environ)
@@ -38,21 +40,31 @@ def exec_command(ranks: tuple[int, ...], command: tuple[str, ...]) -> None:
         raise click.UsageError(f"there is no program {command[0]!r}")
     if variables.get("SLEY_NCCL") != "off" and nccl_programs.TABLES not in variables:
         given = variables.get(nccl_programs.KERNELS)
-        variables |= _made_ahead(ranks, given, same_bits=same_bits)
+        try:
+            variables |= _made_ahead(ranks, given, same_bits=same_bits)
+        except _NothingToRunError as error:
+            source = click.get_current_context().get_parameter_source("ranks")
+            if source is ParameterSource.COMMANDLINE:
+                raise click.ClickException(f"no plans for --ranks: {error}") from None
+            print_note(f"sley runs no calls: {error}")
     os.execvpe(command[0], command, variables)
 
 
+class _NothingToRunError(Exception):
+    """Why sley can run no calls."""
+
+
 def _made_ahead(ranks: tuple[int, ...], given: str | None, *, same_bits: bool) -> dict[str, str]:
-    """The variables with the folders of plans and of kernels, which may be given; none, and a note,
-    where sley can run no calls."""
+    """The variables with the folders of plans and of kernels, which may be given. Errors:
+    _NothingToRunError, where sley can run no calls."""
     from sley.communicator import link_tables  # only here, since it loads much
 
     kernels = Path(given) if given else prebuilt_folder()
     if kernels is None:
-        print_note(
-            "sley runs no calls: its extra `kernels` isn't installed; .ci/prebuild.py makes it"
+        raise _NothingToRunError(
+            "its extra `kernels` isn't installed; in a clone of its repository "
+            "python .ci/prebuild.py FOLDER makes that"
         )
-        return {}
     try:
         keys = [
             key for number in ranks for key in link_tables.machine_keys(number, same_bits=same_bits)
@@ -68,8 +80,8 @@ def _made_ahead(ranks: tuple[int, ...], given: str | None, *, same_bits: bool) -
         ]
     except SleyError as error:
         found = error.diagnostics[0]
-        print_note(f"sley runs no calls: expected {found.expected}, found {found.found}")
-        return {}
+        text = f"expected {found.expected}, found {found.found}"
+        raise _NothingToRunError(text) from None
     files = {name for own in every for name in own.files}
     if gone := [name for name in files if not (kernels / name).is_file()]:
         print_note(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from multiprocessing import get_context, parent_process
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar, TypeVar
@@ -20,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sley.algorithms import CATALOG
-from sley.cli.output import Command, Gone, Phases
+from sley.cli.output import Command, Gone, Phases, print_note
 from sley.compiler import Options
 from sley.compiler.deployment.runtimes import RUNTIMES
 from sley.compiler.opening import Source
@@ -446,7 +447,7 @@ def size_options(first: str, last: str | None = None) -> Callable[[F], F]:
     first, last: the default sizes; without `last`, the last size is the first.
     """
     size = SizeType()
-    end_text = "Last size." if last else "Last size. [the first]"
+    end_text = "Last size, also for -b alone." if last else "Last size. [the first]"
 
     def decorate(command: F) -> F:
         @click.option("-b", "--begin", type=size, default=first, help="First size.")
@@ -542,7 +543,9 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
         yield None
         return
     # Processes that start afresh: a forked one has locks of threads that it doesn't have.
-    executor = ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent)
+    context = get_context("spawn")
+    remarks = context.SimpleQueue()
+    executor = ProcessPoolExecutor(jobs, context, _start, (remarks,))
     # Ctrl-C reaches them, too, but this process decides what it ends: they ignore it from their
     # first moment on, as they inherit, but for turns of searches.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -560,11 +563,15 @@ def executor_of(jobs: int) -> Iterator[Executor | None]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         executor.shutdown(cancel_futures=True)
         signal.signal(signal.SIGINT, before)
+        while not remarks.empty():
+            print_note(remarks.get())
 
 
-def _end_with_parent() -> None:
-    """Lets this process end when its parent is killed: its queue stays open, for the others write
+def _start(remarks: SimpleQueue[str]) -> None:
+    """Sends the texts of a process's warnings to its parent, which prints those of several once;
+    and lets this process end when its parent is killed: its queue stays open, for the others write
     to it, too."""
+    warnings.showwarning = lambda message, *_place, **_source: remarks.put(str(message))
 
     def end() -> None:
         if (parent := parent_process()) is not None:

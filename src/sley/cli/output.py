@@ -33,7 +33,8 @@ from rich.text import Text
 from sley.cli.annotations import SARIF, annotation_lines
 from sley.cli.examples import EXAMPLES
 from sley.errors import Diagnostic, SleyError, did_you_mean, printable, reason_of
-from sley.errors.compiler import C304, C306, C308, C309, C310
+from sley.errors.compiler import C301, C304, C305, C306, C308, C309, C310, C313, C315
+from sley.errors.deployment import F525
 from sley.errors.devices import K510
 from sley.errors.formats import F404, F440, F460
 from sley.errors.runtime import R514
@@ -50,7 +51,13 @@ INTERRUPTED = 130
 WRONG, USAGE = 1, 2
 """The exit codes for a wrong program, plan, file or run, and for a wrong command line."""
 
-_VALUES = frozenset(rule.code for rule in (C304, C308, C309, C310, D923, F440, K510, R514))
+_VALUES = frozenset(
+    rule.code
+    for rule in (
+        *(C301, C304, C305, C308, C309, C310, C313, C315),
+        *(D923, F440, F525, K510, R514),
+    )
+)
 _STAGES = frozenset("LT")
 _FILES = frozenset(rule.code for rule in (F404, F460))
 """Rules of the command line: of values and names, as are those of languages and topologies, which
@@ -187,6 +194,9 @@ class _Usage(click.Command):
             option = error.option_name
             if found := gone("option", option, _own_path(ctx)):
                 raise Gone(found) from None
+            if option == "--size" and "--begin" in options_of(self):
+                text = f"{ctx.command_path} has no --size: give -b SIZE -e SIZE, the same for one"
+                raise click.UsageError(text, ctx) from None
             others = [*_commands_with(option, ctx.find_root().command)]
             if 0 < len(others) <= _MOST_COMMANDS:
                 near = did_you_mean(option, {*(error.possibilities or ())} - {"--help"})

@@ -132,8 +132,12 @@ def _without(topology: Topology, parts: Sequence[str], call: str, given: Selecti
             raise
         ranks = ",".join(span_texts(topology.ranks_without(*parts)))
         named = given.topology or topology.name
-        remedy = "A new plan has all ranks of the old one. For the ranks that are left: "
-        remedy += f"sley groups {ranks}:{call} --topology {named} -o DIR"
+        remedy = (
+            "A new plan has all ranks of the old one. For the ranks that are left, by all links "
+        )
+        remedy += (
+            f"of {named}, failed ones too: sley groups {ranks}:{call} --topology {named} -o DIR"
+        )
         raise SleyError([replace(one, remedy=remedy) for one in error.diagnostics]) from None
 
 

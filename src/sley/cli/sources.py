@@ -30,6 +30,7 @@ from sley.compiler.passes import links
 from sley.compiler.passes.lift import lift
 from sley.compiler.synthesis import OF_TREES, Synthesis, arguments_on, low_trees
 from sley.errors import SleyError, did_you_mean, recognition
+from sley.errors.formats import F434
 from sley.errors.language import L120
 from sley.errors.selection import N658
 from sley.formats import (
@@ -56,6 +57,7 @@ from sley.ir.words import Schedule
 from sley.lang import schedules
 from sley.model.simulation.routes import ConnectionRoutes
 from sley.topologies import look_up
+from sley.topologies.clusters import parts_of
 from sley.verification import SumOrder
 from sley.verification import verify as prove
 
@@ -240,12 +242,18 @@ def has_sizes(selection: Selection) -> bool:
 
 
 def topology_of(name: str | None) -> Topology | None:
-    """A topology by name or from a file; prints the assumptions as remarks. Errors: those of
+    """A topology by name or from a file; prints a remark about its assumptions. Errors: those of
     `look_up`."""
     if name is None:
         return None
     found = look_up(name)
-    report_notes(found.notes)
+    assumed = [note for note in found.notes if note.rule is F434]
+    if len(assumed) > 1:
+        path, like, _ = parts_of(name)
+        more = "" if like else f"; {path},like=MACHINE takes most of them from a machine"
+        text = f"{len(assumed)} values that the file leaves open, which sley topology show tells"
+        print_note(f"{path}: {F434.title}: {text}{more}")
+    report_notes(tuple(note for note in found.notes if len(assumed) == 1 or note not in assumed))
     return found.topology
 
 

@@ -15,6 +15,7 @@ from sley.ir.cost_model import CostModel
 from sley.ir.fabric import LinkKind
 from sley.ir.topology import Topology
 from sley.report.tables import table_lines
+from sley.topologies.clusters import parts_of
 from sley.topologies.structure import alike_nodes, card_of, link_classes, path_matrix
 
 _MATRIX_GPUS = 16
@@ -88,13 +89,19 @@ def import_command(file: str, output: str, nodes: int | None, like: str | None) 
     """Convert a topology of another tool to TOML, with the rate of every link.
 
     FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE, or a cloud's for NCCL_TOPO_FILE), hwloc's
-    XML (lstopo), the output of nvidia-smi topo -m, TACCL's JSON, or TOML. FILE,like=MACHINE is
-    FILE with --like.
+    XML (lstopo), the output of nvidia-smi topo -m, TACCL's JSON, or TOML. FILE,like=MACHINE:NODES
+    is FILE with --like and --nodes.
     """
-    file, _, machine = file.partition(",like=")
-    if like and machine:
+    path, machine, count = parts_of(file)
+    if like is not None and machine is not None:
         raise click.UsageError("give --like or FILE,like=MACHINE, not both")
-    found = topologies.read(file, nodes=nodes, like=like or machine or None)
+    if nodes is not None and count is not None:
+        raise click.UsageError("give --nodes or FILE:NODES, not both")
+    found = topologies.read(
+        path,
+        nodes=count if nodes is None else nodes,
+        like=machine if like is None else like,
+    )
     report_notes(found.notes)
     topologies.save(found.topology, output)
     echo(f"{output}: {_size(found.topology)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -80,7 +80,7 @@ class CandidateCompiler:
         self.series = [
             Series(contender, number, tuple(options))
             for contender, (program, _) in enumerate(contenders)
-            for number, options in enumerate(space.series(program))
+            for number, options in enumerate(_first_apart(space.series(program)))
         ]
         self.refused: SleyError | None = None
         self._plans = _Plans(topology)
@@ -94,21 +94,20 @@ class CandidateCompiler:
             if plan is not None:
                 options = Options(protocol=plan.protocol, max_blocks=self.space.fixed.max_blocks)
                 one = Candidate(self, Position(contender, _GIVEN, 0), options)
-                if self.can_run(one.plan):
+                if one.runs:
                     yield one
 
     def compiled(
         self, series: Series, wanted: Callable[[Options], bool] = lambda _options: True
     ) -> Iterator[Candidate]:
-        """The candidates of a series that are wanted and that the target can run."""
+        """The candidates of a series that are wanted."""
         for number, options in enumerate(series.options):
             if number > 0 and self._shares_too_many(series, options):
                 return
             if not wanted(options):
                 continue
             one = Candidate(self, Position(series.contender, series.number, number), options)
-            if self.can_run(one.plan):
-                yield one
+            yield one
             if one.plan.blocks_per_rank >= self.limit(options):
                 return  # more instances only need more blocks
 
@@ -150,6 +149,14 @@ class CandidateCompiler:
         return self._plans.of(program, options)
 
 
+def _first_apart(series: Iterable[list[Options]]) -> Iterator[list[Options]]:
+    """The same series, the simplest options in one of their own: a search that ends early has tried
+    these of each contender."""
+    for number, options in enumerate(series):
+        parts = [options] if number else [options[:1], options[1:]]
+        yield from filter(None, parts)
+
+
 class Candidate:
     """A plan that may be chosen. plan: if it has been compiled."""
 
@@ -173,6 +180,12 @@ class Candidate:
     def plan(self) -> Plan:
         """The plan."""
         return self._compiler.plan(self.position, self.options)
+
+    @cached_property
+    def runs(self) -> bool:
+        """Whether the target, if there is one, can run the plan. For MSCCL++ that takes most of the
+        time of compiling, since it makes the file."""
+        return self._compiler.can_run(self.plan)
 
     @cached_property
     def simulator(self) -> Simulator:
@@ -210,7 +223,8 @@ def candidates(
         distinct.setdefault(digest(one.plan), one)
     for series in compiler.series:
         for one in compiler.compiled(series):
-            distinct.setdefault(digest(one.plan), one)
+            if one.runs:
+                distinct.setdefault(digest(one.plan), one)
         done += len(series.options)
         progress(done, total)
     found = list(distinct.values())

@@ -180,8 +180,9 @@ class CandidateComparison:
                 for one in self._compiler.series
                 if one.shares_blocks is shares_blocks and one[:2] not in self._known
             ]
-            # The first series of all contenders come first: a search that ends early leaves out
-            # none. Then comes the first schedule, which is the fastest most of the time.
+            # The first options of all contenders come first: a search that ends early leaves out
+            # none. Then come more instances of these, and then the first schedule, which is the
+            # fastest most of the time.
             series.sort(key=_turn_of)
             if executor is None or made is None:
                 for one in series:
@@ -261,11 +262,11 @@ def _keep(record: SearchRecord, result: _Result) -> None:
             record.add(series, rows)
 
 
-def _turn_of(series: Series) -> tuple[bool, int, int, int]:
-    """The order of series: whether it isn't its contender's first, the numbers of its schedule, its
-    contender and its own."""
+def _turn_of(series: Series) -> tuple[int, int, int, int]:
+    """The order of series: whether it is one of its contender's first two, the numbers of its
+    schedule, its contender and its own."""
     schedule = list(Schedule).index(series.options[0].schedule or Schedule.MSCCL)
-    return series.number > 0, schedule, series.contender, series.number
+    return min(series.number, 2), schedule, series.contender, series.number
 
 
 def _run(compiler: CandidateCompiler, task: _Task) -> _Result:
@@ -360,7 +361,9 @@ def _compare(
     until: float,
 ) -> tuple[list[_Compared], int]:
     """Simulates candidates, of equal ones the first. Updates `fastest` and `known`. Returns what is
-    compared, and how many candidates a size lacks since the time was over."""
+    compared, without plans that the target can't run, and how many candidates a size lacks since
+    the time was over. Only a plan that is fast enough is checked for the target, or one that may be
+    needed since none is within the limit of blocks: the check takes longer than a simulation."""
     between, limit = _between(sorted(fastest)), compiler.limit
     beside = _beside(fastest, between)
     all_timed, fit, keys = list[_Timed](), list[_Timed](), list[bytes]()
@@ -377,6 +380,9 @@ def _compare(
     for key, timed in zip(keys, all_timed, strict=True):
         one, is_near = timed.candidate, timed.is_near(fastest)
         plan, blocks = one.plan if is_near else None, one.plan.blocks_per_rank
+        if (timed.times_us or not _is_any(fastest)) and not one.runs:
+            known.discard(key)
+            continue
         found.append(_Compared(one.position, one.options, key, blocks, timed.times_us, plan))
     return found, len(cut)
 
@@ -397,6 +403,9 @@ def _compare_at(
             cut.add(timed.candidate.position)
             continue
         time_us = timed.simulate(size, max(limit, beside_us))
+        if time_us < float("inf") and not timed.candidate.runs:
+            candidates.remove(timed)
+            continue
         first, second = sorted((first, second, time_us))[:2]
     fastest[size] = (first, second)
     return cut

@@ -113,7 +113,7 @@ def _whole_lines(
 def _digest(compiler: CandidateCompiler, sizes: Sequence[int]) -> str:
     """Equal for searches with equal results."""
     parts = [version("sley"), repr(compiler.space), str(compiler.interpreter), str(list(sizes))]
-    parts.append(graph_text(compiler.topology))
+    parts += [graph_text(compiler.topology), str([len(one.options) for one in compiler.series])]
     for program, plan in compiler.contenders:
         parts += [program_source.write(program), "" if plan is None else digest(plan).hex()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

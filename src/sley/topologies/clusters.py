@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +25,7 @@ _GRID = re.compile(r"(mesh|torus|routed-torus):([0-9]{1,9}(?:x[0-9]{1,9})*)")
 _ONE_GPU = re.compile(r"one-h100:([0-9]{1,9})")
 _NAME = re.compile(r"(.*?)(?:,like=([\w.-]*))?(?::([0-9]{1,9}))?", re.DOTALL)
 _TURNED = re.compile(r"(.+)(:[0-9]{1,9})(,like=[\w.-]+)", re.DOTALL)
-_PART = re.compile(r"[0-9]{1,9}x([0-9]{1,9}),like=([\w.-]+)(?::[0-9]{1,9})?")
+_PART = re.compile(r"([0-9]{1,9})x([0-9]{1,9}),like=([\w.-]+)")
 _SUFFIXES = (".toml", ".xml", ".json", ".txt")
 
 
@@ -125,8 +126,8 @@ def topology_of(topology: Topology | str) -> Topology:
 
 def look_up(name: str) -> LoadedTopology:
     """The topology with this name: MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4,
-    routed-torus:4x4, one-h100:RANKS for ranks that share a GPU, or FILE[,like=MACHINE][:NODES];
-    with its machine, and the importer's assumptions.
+    routed-torus:4x4, one-h100:RANKS for ranks that share a GPU, NODESxGPUS,like=MACHINE for a part
+    of each node, or FILE[,like=MACHINE][:NODES]; with its machine, and the importer's assumptions.
 
     Errors: T604, C308, and those of `read`.
     """
@@ -145,29 +146,36 @@ def look_up(name: str) -> LoadedTopology:
     ranks = _ONE_GPU.fullmatch(name)
     if ranks is not None:
         return LoadedTopology(ONE_H100.topology(int(ranks[1])), None)
-    found = _NAME.fullmatch(name)
-    stem, like, count = found.groups() if found else (name, None, None)
+    if part := _PART.fullmatch(name):
+        machine = find_machine(part[3]).part(int(part[2]))
+        topology = replace(machine.topology(int(part[1])), name=name)
+        return LoadedTopology(topology, machine, _caution(machine))
+    stem, like, nodes = parts_of(name)
     if like is None and stem in machine_names():
         machine = find_machine(stem)
-        topology = machine.topology(1 if count is None else int(count))
+        topology = machine.topology(1 if nodes is None else nodes)
         return LoadedTopology(topology, machine, _caution(machine))
     # Unlike Path's, this test is false for what is no possible name.
     if stem.lower().endswith(_SUFFIXES) or os.path.exists(stem):  # noqa: PTH110
-        return read(stem, nodes=None if count is None else int(count), like=like)
+        return read(stem, nodes=nodes, like=like)
     remedy = did_you_mean(stem, [*machine_names(), "mesh", "torus", "routed-torus", "one-h100"])
     if turned := _TURNED.fullmatch(name):
         remedy = "The number of nodes comes last: {0}{2}{1}".format(*turned.groups())
-    elif part := _PART.fullmatch(name):
-        remedy = f'A file with name = "part", like = "{part[2]}" and gpus = {part[1]}, each on its '
-        remedy += "own line, describes a machine with so many GPUs: FILE.toml:NODES."
     elif (own := name.partition(":")[0]) in machine_names():
         remedy = f"Give a whole number of nodes, such as {own}:2."
     raise T604.error(
         expected="MACHINE[:NODES], NODESxGPUS[:NICS], mesh:4x4, torus:4x4x4, routed-torus:4x4, "
-        "one-h100:RANKS, or FILE[,like=MACHINE][:NODES]",
+        "one-h100:RANKS, NODESxGPUS,like=MACHINE, or FILE[,like=MACHINE][:NODES]",
         found=repr(name[:60]),
         remedy=remedy,
     )
+
+
+def parts_of(name: str) -> tuple[str, str | None, int | None]:
+    """The path of FILE[,like=MACHINE][:NODES], or the name of a machine, and the other parts."""
+    found = _NAME.fullmatch(name)
+    stem, like, nodes = found.groups() if found else (name, None, None)
+    return stem, like, None if nodes is None else int(nodes)
 
 
 def _caution(machine: Machine) -> tuple[Diagnostic, ...]:

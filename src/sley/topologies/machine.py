@@ -186,6 +186,36 @@ class Machine:
             _join_nodes(builder, node, number, of_host, self.network)
         return builder.topology(self.model, in_network=self.in_network)
 
+    def part(self, gpus: int) -> Machine:
+        """The machine with only the first GPUs of a node, and the cards next to them. Errors:
+        C308."""
+        node = bundled(self.node)
+        if not 1 <= gpus <= node.gpus:
+            expected = f"1 to {node.gpus} GPUs in a node of {self.name}"
+            remedy = "Give a number in this range, or describe the machine in a file of TOML."
+            raise C308.error(expected=expected, found=f"{gpus} GPUs", remedy=remedy)
+        near = {card for cards, own in _near(node).items() if min(own) < gpus for card in cards}
+        inner = (VertexKind.SWITCH, VertexKind.PCIE)
+        kept = [v for v, kind in enumerate(node.kinds) if v < gpus or kind in inner or v in near]
+        place = {vertex: i for i, vertex in enumerate(kept)}
+        links = [
+            link._replace(src=place[link.src], dst=place[link.dst])
+            for link in node.links
+            if link.src in place and link.dst in place
+        ]
+        cards = {place[card]: rate for card, rate in node.cards.items() if card in near}
+        description = f"{gpus} of {node.gpus} GPUs of a node: {self.description}"
+        kinds = [node.kinds[v] for v in kept]
+        part = Node(gpus, kinds, links, cards, [node.hosts[v] for v in kept])
+        return replace(self, description=description, node=part)
+
+
+def _near(node: Node) -> dict[tuple[int, ...], list[int]]:
+    """The GPUs of each group of cards that are next to the same ones."""
+    columns = np.array([(a, b, kind, *rate) for a, b, kind, rate in node.links]).reshape(-1, 6)
+    vertices = Vertices(np.array(node.kinds), np.array(node.hosts))
+    return card_groups(vertices, TopologyLinks(*columns.T))
+
 
 def _numbers(node: Node, nodes: int) -> tuple[LongArray, LongArray]:
     """int64 (vertices of a node, nodes): the numbers of the GPUs of every node, with room for those
@@ -201,10 +231,7 @@ def bundled(node: Node) -> Node:
     """The node with its cards as its GPUs use them: of the cards next to the same GPUs only the
     fastest, and where they are more than these GPUs, several as one with the sum of their rates.
     So NCCL divides a GPU's channels among its nearest cards."""
-    columns = np.array([(a, b, kind, *rate) for a, b, kind, rate in node.links]).reshape(-1, 6)
-    groups = card_groups(
-        Vertices(np.array(node.kinds), np.array(node.hosts)), TopologyLinks(*columns.T)
-    )
+    groups = _near(node)
     near = Counter(card for cards in groups for card in cards)
     bundle = {card: [card] for card in node.cards}
     for cards, gpus in groups.items():

@@ -100,6 +100,15 @@ def test_exec_makes_the_tables_of_this_machine_once(tmp_path: Path) -> None:
 def test_exec_says_why_sley_runs_nothing(tmp_path: Path) -> None:
     found, told = exec_shows(tmp_path)
     assert (found, "its extra `kernels` isn't installed" in told) == ("None None\n", True)
+    asked = ["exec", "--ranks", "99", "--", sys.executable, "-c", SHOWS]
+    refused = subprocess.run(
+        [sys.executable, "-m", "sley", *asked],
+        env=fake_driver.environment(tmp_path),
+        capture_output=True,
+        text=True,
+    )
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "no plans for --ranks: its extra `kernels` isn't installed" in refused.stderr
     assert exec_shows(tmp_path, SLEY_NCCL="off") == ("None None\n", "")
     found, told = exec_shows(tmp_path, **{KERNELS: str(tmp_path)}, LD_LIBRARY_PATH="")
     assert (found, "expected NVIDIA's driver" in told) == (f"None {tmp_path}\n", True)

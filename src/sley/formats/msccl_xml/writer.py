@@ -426,23 +426,25 @@ def check_limits(raw: RawFile, target: XmlTarget, problems: Problems) -> None:
         remedy: str,
         *more: NDArray[Any],
     ) -> None:
-        """Adds a problem for each value above a limit, if there is one. texts: what is expected,
-        with the limit, and what is found, with the value and `more` of the row."""
-        if most is not None:
+        """Adds a problem if a value is above a limit: the highest, since one cause, such as too
+        many instances, has many of them. texts: what is expected, with the limit, and what is
+        found, with the value and `more` of the row."""
+        above = 0 if most is None else int((values > most).sum())
+        if above:
+            row = int(np.argmax(values))
             expected = f"{texts[0].format(most)}, for {target.name}"
-
-            def found(row: int) -> str:
-                return texts[1].format(values[row], *(of_row[row] for of_row in more))
-
-            problems.add_each(values > most, F444, place, expected, found, remedy)
+            others = f"; {above - 1} more above the limit" * (above > 1)
+            found = texts[1].format(values[row], *(of_row[row] for of_row in more)) + others
+            problems.add(F444, place(row), expected, found, remedy)
 
     _check_ends(raw, target, problems)
     counts, texts = np.where(is_nop, 0, steps["cnt"]), ("at most {} chunks in a step", "{} chunks")
     refuse(counts, target.count, steps.place, texts, _LARGER_CHUNKS)
     texts = ("offsets up to {}", "offset {}")
     refuse(offset, target.offset, steps.place, texts, "Use fewer chunks.")
-    texts = ("waits for blocks up to {}", "a wait for block {}")
-    refuse(steps["depid"], target.waited_block, steps.place, texts, _FEWER_BLOCKS)
+    if (blocks <= target.blocks).all():  # with too many blocks, such waits follow from them
+        texts = ("waits for blocks up to {}", "a wait for block {}")
+        refuse(steps["depid"], target.waited_block, steps.place, texts, _FEWER_BLOCKS)
     texts = ("at most {} steps in a block", "{} steps, {} of them nops for further waits")
     refuse(of_block, target.steps_per_block, raw.blocks.place, texts, _SHORTER_BLOCKS, nops)
     texts = ("at most {} blocks on a GPU", "{} blocks")
