@@ -181,7 +181,7 @@ def test_a_plan_that_is_fast_only_by_accident_is_not_chosen() -> None:
         return SimpleNamespace(
             plan=SimpleNamespace(blocks_per_rank=1),
             simulator=SimpleNamespace(
-                with_rates=lambda _factor: lambda _size: SimpleNamespace(time_us=varied_us)
+                with_rates=lambda _factor: SimpleNamespace(time_us=lambda _size: varied_us)
             ),
             time_us=time_us,
         )

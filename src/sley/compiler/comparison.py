@@ -244,7 +244,7 @@ class CandidateComparison:
         for one in distinct.values() if not kept else ():
             if one.blocks == fewest:
                 simulator = self._candidate(one).simulator
-                times_us = {size: simulator(size).time_us for size in self._fastest}
+                times_us = {size: simulator.time_us(size) for size in self._fastest}
                 kept.append(replace(one, times_us=times_us))
         self.candidates = [self._candidate(one) for one in kept]
         self.times_us = [one.times_us for one in kept]

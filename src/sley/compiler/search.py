@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 from sley.compiler.candidates import Candidate, CandidateCompiler, Contender
@@ -216,13 +216,14 @@ class _CandidateSearch:
         finalists = finalists[:FINALISTS]
         if len(finalists) > 1:
             sizes = sorted({group[0].size_bytes, group[-1].size_bytes})
-            for factor, size in product(VARIANTS, sizes):
-                self.simulations += len(finalists)
-                variants = ((i, self.candidates[i].simulator.with_rates(factor)) for i in finalists)
-                times = {index: variant(size).time_us for index, variant in variants}
-                best = min(times.values())
-                for index, time_us in times.items():
-                    worst[index] = max(worst[index], time_us / best - 1)
+            simulators = [self.candidates[index].simulator for index in finalists]
+            for factor in VARIANTS:
+                variants = [simulator.with_rates(factor) for simulator in simulators]
+                for size in sizes:
+                    self.simulations += len(variants)
+                    times = [variant.time_us(size) for variant in variants]
+                    for index, time_us in zip(finalists, times, strict=True):
+                        worst[index] = max(worst[index], time_us / min(times) - 1)
         least = min(worst[index] for index in finalists)
         equal = [index for index, by in worst.items() if by <= least + TIE]
         return min(equal, key=self._simplicity)
@@ -236,7 +237,7 @@ class _CandidateSearch:
         the choice at `low`, as exactly as MARGIN tells."""
         # Ends: the middle lies strictly between, so the interval shrinks until it has none.
         while (middle := _middle(low, high)) is not None:
-            times = [self.candidates[i].simulator(middle).time_us for i in (before, after)]
+            times = [self.candidates[i].simulator.time_us(middle) for i in (before, after)]
             self.simulations += 2
             if max(times) <= min(times) * (1 + MARGIN):
                 return middle
@@ -309,7 +310,7 @@ def _groups(rows: Sequence[_Row], ends: Collection[int]) -> list[list[_Row]]:
 def _predict(candidate: Candidate, size_bytes: int, known: dict[int, float]) -> Prediction:
     """The prediction for a size. known: simulated times, by size."""
     simulator = candidate.simulator
-    time_us = known[size_bytes] if size_bytes in known else simulator(size_bytes).time_us
+    time_us = known[size_bytes] if size_bytes in known else simulator.time_us(size_bytes)
     return Prediction(size_bytes, time_us, simulator.bounds.at(size_bytes))
 
 

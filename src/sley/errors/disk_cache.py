@@ -203,8 +203,9 @@ class _Turn:
     """
 
     def __init__(self, place: Path, key: str, suffix: str) -> None:
-        self._find = partial(_find, place, key, suffix)
-        self._path = place / f"{key}.lock"
+        shelf = _shelf(place, key)
+        self._find = partial(_find, shelf, key, suffix)
+        self._path = shelf / f"{key}.lock"
         self._file: int | None = None
         self._is_locked = False
         self._is_late = False
@@ -293,11 +294,17 @@ def _name(key: str, suffix: str, content: bytes) -> str:
     return f"{key}.{hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]}{suffix}"
 
 
-def _find(place: Path, key: str, suffix: str) -> tuple[Path, bytes] | None:
+def _shelf(place: Path, key: str) -> Path:
+    """The folder of a key's files. To find them it is listed, so it shares `place` with others:
+    listing all files of a year's versions would take longer than to compile a plan."""
+    return place / key[:2]
+
+
+def _find(shelf: Path, key: str, suffix: str) -> tuple[Path, bytes] | None:
     """A file of the key whose content matches its name, and the content; deletes other files of the
     key."""
     with contextlib.suppress(OSError):
-        for path in sorted(place.glob(f"{key}.*{suffix}")):
+        for path in sorted(shelf.glob(f"{key}.*{suffix}")):
             content = _content(path)
             if content is not None and path.name == _name(key, suffix, content):
                 return path, content
@@ -318,8 +325,9 @@ def _content(path: Path) -> bytes | None:
 
 def _keep(place: Path, key: str, suffix: str, content: bytes) -> Path:
     """Puts a file into the cache; OSError if the cache can't be written."""
-    _make_folder(place)  # again, so that the error has the reason
-    path = place / _name(key, suffix, content)
+    shelf = _shelf(place, key)
+    _make_folder(shelf)  # again, so that the error has the reason
+    path = shelf / _name(key, suffix, content)
     _write(path, content)
     return path
 
@@ -337,8 +345,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def _make_folder(place: Path) -> None:
     # Only for this user, because the files are executed.
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place.mkdir(mode=0o700, exist_ok=True)
+    for folder in (place.parent.parent, place.parent, place):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _open_lock(path: Path) -> int | None:

@@ -24,6 +24,7 @@ from sley.ir.tables import (
     LongArray,
     Table,
     frozen_array,
+    kept,
     numbering,
     offsets_of,
     ordered_by,
@@ -92,8 +93,9 @@ class Connections(Table):
     receiving: Ends
     instructions: int
 
-    @classmethod
-    def of(cls, plan: Plan) -> Connections:
+    @staticmethod
+    @kept
+    def of(plan: Plan) -> Connections:
         t, ranks, channels = plan.instructions, plan.collective.ranks, plan.channels
         (s, to), (r, of) = plan.ends(plan.sends, t.send_peer), plan.ends(plan.receives, t.recv_peer)
         key = np.append(_keys(plan, s, plan.rank[s], to), _keys(plan, r, of, plan.rank[r]))
@@ -103,7 +105,7 @@ class Connections(Table):
         sending, receiving = Ends(s, number[: len(s)]), Ends(r, number[len(s) :])
         sends, sender = _end(plan, sending, len(keys))
         receives, receiver = _end(plan, receiving, len(keys))
-        return cls(
+        return Connections(
             src=src,
             dst=dst,
             channel=channel,
@@ -173,13 +175,14 @@ class Messages(Table):
     receive: LongArray
     connections: Connections
 
-    @classmethod
-    def of(cls, plan: Plan) -> Messages:
+    @staticmethod
+    @kept
+    def of(plan: Plan) -> Messages:
         c = Connections.of(plan)
         both = np.minimum(c.sends, c.receives)
         send = _first_of_each(c.sending, c.sends, both)
         receive = _first_of_each(c.receiving, c.receives, both)
-        return cls(np.repeat(np.arange(len(c), dtype=np.int32), both), send, receive, c)
+        return Messages(np.repeat(np.arange(len(c), dtype=np.int32), both), send, receive, c)
 
     @property
     def number(self) -> LongArray:

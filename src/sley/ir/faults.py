@@ -13,7 +13,7 @@ import numpy as np
 from sley.errors import Diagnostic, Rule, SleyError, counted
 from sley.errors.verifier import V201
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, LongArray
+from sley.ir.tables import NONE, Edges, LongArray, kept
 from sley.ir.words import READS_SOURCE, RECEIVES, SENDS, WRITES_DESTINATION, Op, is_integer
 
 LIMIT = 8
@@ -30,6 +30,7 @@ class Fault:
     found: str
 
 
+@kept
 def faults(plan: Plan) -> list[Fault]:
     """Everything wrong with a plan's tables; empty for a plan that makes sense.
 

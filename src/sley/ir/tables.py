@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+W = TypeVar("W", bound="Value")
 
 NONE = -1
 """No value, in a column."""
@@ -107,6 +108,21 @@ class Value:
 
     def __reduce__(self) -> tuple[type[Value], tuple[Any, ...]]:
         return type(self), tuple(getattr(self, f.name) for f in fields(self))
+
+
+def kept(find: Callable[[W], V]) -> Callable[[W], V]:
+    """A function of a value whose results stay with the value, as cached properties do."""
+    name = f"{find.__module__}.{find.__qualname__}"
+
+    @wraps(find)
+    def found(value: W) -> V:
+        own = value.__dict__
+        if name not in own:
+            own[name] = find(value)
+        result: V = own[name]
+        return result
+
+    return found
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -203,7 +203,7 @@ class Arms:
         arm = self.rows[index]
         theirs = arm.block_shares != (1, 1)
         world = as_run(self.world, arm.recipe.tile, arm.block_shares, streams=theirs)
-        return Simulator(arm.plan, world)(size_bytes).time_us
+        return Simulator(arm.plan, world).time_us(size_bytes)
 
     @cached_property
     def blocks(self) -> LongArray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sley.ir.happens_before import hazards
 from sley.ir.plan import Plan
-from sley.ir.tables import NONE, Edges, IntArray, distinct, ordered_by
+from sley.ir.tables import NONE, Edges, IntArray, distinct, kept, ordered_by
 from sley.ir.words import Protocol
 from sley.verification.hangs import run_of
 from sley.verification.verifier import messages_of
@@ -23,6 +23,7 @@ def kernel_waits(plan: Plan) -> Edges:
     return needed_waits(plan) if plan.protocol in (Protocol.LL, Protocol.LL128) else plan.waits
 
 
+@kept
 def needed_waits(plan: Plan) -> Edges:
     """The waits of a verified plan, and additional ones between conflicting instructions that
     neither their blocks nor waits order: CSR, instruction -> instructions of the same rank.

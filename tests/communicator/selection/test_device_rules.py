@@ -192,7 +192,7 @@ def test_a_search_is_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     first = table()
     assert Plans(hosts_of(3), devices=DeviceLimits()).find("barrier", 1).plan.protocol
     assert searched == [*["reduce"] * 2, *["allreduce"] * 2]
-    assert any(file.suffix == ".json" for file in folder.iterdir())
+    assert any(folder.glob("*/*.json"))
     device_rules._rows.cache_clear()  # as in another process
     assert table() == first
     assert len(searched) == 4

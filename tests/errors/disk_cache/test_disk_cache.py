@@ -29,6 +29,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "kernels"
 
 
+def files(folder: Path) -> list[Path]:
+    """What is in the cache, but for its folders of keys."""
+    return list(folder.glob("*/*"))
+
+
 class Builder:
     """Builds the same content again and again, and counts."""
 
@@ -63,7 +68,7 @@ def test_the_second_time_nothing_is_built(way: Way, folder: Path) -> None:
     assert way(builder) == way(builder) == b"machine code"
     assert by_bytes(builder) == by_file(builder) == b"machine code"
     assert builder.built == 1
-    assert len(list(folder.iterdir())) == 1, "nothing else is left"
+    assert len(files(folder)) == 1, "nothing else is left"
 
 
 def test_building_leaves_no_folder_in_a_process_that_ends_at_once(
@@ -105,7 +110,7 @@ def test_files_of_other_suffixes_are_other_files() -> None:
 def test_a_file_that_was_changed_is_made_anew(way: Way, folder: Path, content: bytes) -> None:
     builder = Builder()
     way(builder)
-    (file,) = folder.iterdir()
+    (file,) = files(folder)
     file.write_bytes(content)
     assert way(builder) == b"machine code"
     assert builder.built == 2
@@ -121,7 +126,7 @@ def test_an_entry_that_never_ends_is_made_anew(
     """A pipe, or a link to one: where somebody reads it, he waits for ever."""
     builder = Builder()
     way(builder)
-    (kept,) = folder.iterdir()
+    (kept,) = files(folder)
     kept.unlink()
     os.mkfifo(tmp_path / "pipe")
     if is_link:
@@ -140,7 +145,7 @@ def test_an_entry_that_never_ends_is_made_anew(
 def test_an_unreadable_file_is_replaced(way: Way, folder: Path) -> None:
     builder = Builder()
     way(builder)
-    (file,) = folder.iterdir()
+    (file,) = files(folder)
     file.unlink()
     file.mkdir()
     assert way(builder) == b"machine code"
@@ -181,7 +186,7 @@ def test_a_full_disk_keeps_nothing(way: Way, monkeypatch: pytest.MonkeyPatch, fo
     builder = Builder()
     assert way(builder) == way(builder) == b"machine code"
     assert builder.built == 1
-    assert list(folder.iterdir()) == []
+    assert files(folder) == []
 
 
 def test_a_process_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +206,7 @@ def test_an_error_of_building_reaches_the_caller_and_leaves_no_file(way: Way, fo
 
     with pytest.raises(ValueError, match="does not compile"):
         way(Failing())
-    assert list(folder.iterdir()) == []
+    assert files(folder) == []
     assert way(Builder()) == b"machine code"
 
 
@@ -253,7 +258,7 @@ def test_threads_that_want_the_same_kernel_wait_for_the_first(
     for thread in threads:
         thread.join(30)
     assert (first.built, others.built) == (1, 0)
-    assert not is_kept or len(list(folder.iterdir())) == 2
+    assert not is_kept or len(files(folder)) == 2
 
 
 PROCESS = """
@@ -278,7 +283,7 @@ def test_processes_build_each_kernel_once(tmp_path: Path, folder: Path) -> None:
     processes = [subprocess.Popen(command) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0] * 4
     assert log.read_text().split() == ["built"] * 20
-    assert len(list(folder.iterdir())) == 20
+    assert len(files(folder)) == 20
 
 
 def test_files_outside_the_cache_are_removed_with_the_process(tmp_path: Path) -> None:
@@ -297,7 +302,7 @@ def test_files_outside_the_cache_are_removed_with_the_process(tmp_path: Path) ->
 
 def hold_lock(folder: Path) -> int:
     """The lock of the key ("text",), as another process has it."""
-    file = disk_cache._open_lock(folder / f"{disk_cache._key(['text'])}.lock")
+    file = disk_cache._open_lock(disk_cache._Turn(folder, disk_cache._key(["text"]), "")._path)
     assert file is not None
     fcntl.flock(file, fcntl.LOCK_EX)
     return file
@@ -339,7 +344,7 @@ def test_the_owner_of_a_lock_shows_life_and_leaves_it_to_no_child(
     copies: list[int] = []
 
     def build() -> bytes:
-        (lock,) = folder.glob("*.lock")
+        (lock,) = folder.glob("*/*.lock")
         os.utime(lock, (0, 0))
         end = time.monotonic() + 30
         while not lock.stat().st_mtime:

@@ -85,7 +85,9 @@ class Simulator:
         if slots is not None and not (is_integer(slots) and plan.slots <= slots <= MAX_NUMBER):
             expected = f"slots from {plan.slots}, for which the plan was ordered, to {MAX_NUMBER}"
             raise R514.error(expected=expected, found=f"slots={slots!r}")
-        self.plan = plan = replace(plan, slots=slots or plan.slots)
+        if slots is not None and slots != plan.slots:  # else what is kept with the plan serves
+            plan = replace(plan, slots=slots)
+        self.plan = plan
         self.topology = replace(chosen, model=model) if model else chosen
         self.interpreter = bool(interpreter)
         self._keep = executions

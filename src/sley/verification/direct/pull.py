@@ -22,6 +22,7 @@ from sley.ir.tables import (
     LongArray,
     Value,
     distinct,
+    kept,
     neighbouring_writes,
     ordered_by,
     spans,
@@ -57,6 +58,7 @@ class Pulls(Value):
     holds: Edges
 
 
+@kept
 def pulls(plan: Plan) -> Pulls:
     """The pulls and holds of a plan; none if its protocol isn't DIRECT.
 
