@@ -83,15 +83,22 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_more_blocks_than_a_gpu_holds_are_noted(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
-    file.write_text('name = "small"\nlike = "dgx1"\n[model]\nmultiprocessors = 2\n')
-    made = sley("synthesize", "allgather", "--topology", file, "--size", "1M")
-    groups = sley("groups", "0-7:allgather:1M", "--topology", file)
+    file.write_text('name = "small"\nlike = "ndv4"\n[model]\nmultiprocessors = 1\n')
+    groups = sley("groups", "0-3:allgather:1M", "0-3:alltoall:1M", "--topology", file)
+    compiled = sley("compile", "ring-allreduce", "--topology", file, "--instances", 4)
     plan = ("ring-allreduce", "--topology", "ndv4", "--instances", "2")
     one = sley("simulate", *plan, "--set", "multiprocessors=1")
     assert "more than a GPU's 1 multiprocessors" in one.stderr
     assert "note" not in sley("simulate", *plan).stderr
-    for result in (made, groups):
-        assert "more than a GPU's 2 multiprocessors" in result.stderr
+    for result in (compiled, groups):
+        assert "more than a GPU's 1 multiprocessors" in result.stderr
+
+
+def test_trees_share_blocks_where_all_have_more_than_a_gpu_holds() -> None:
+    result = sley("synthesize", "allreduce", "--topology", "one-h100:16", "--size", "1M")
+    assert result.exit_code == 0, result.output
+    assert "8 blocks on a rank" in result.output
+    assert "more than a GPU's" not in result.stderr
 
 
 def test_a_picture_of_the_trees_is_written(tmp_path: Path) -> None:

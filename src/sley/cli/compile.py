@@ -25,6 +25,7 @@ from sley.cli.options import (
     plan_options,
 )
 from sley.cli.output import Phases, echo, print_rows
+from sley.cli.simulating import note_blocks
 from sley.cli.sources import (
     MESSAGE_TARGETS,
     generic,
@@ -128,6 +129,8 @@ def compile_command(  # as many parameters as options; click passes each by name
             selection = replace(selection, size=None)
     plan, imported = plan_and_file(selection, phases, verify=True, form=form)
     _check_print_after(phases)
+    if plan.topology is not None:
+        note_blocks(plan.name, plan.blocks_per_rank, plan.topology.model)
     if show_rank is not None and show_rank >= plan.collective.ranks:
         raise click.UsageError(f"--show-rank: ranks are 0 to {plan.collective.ranks - 1}")
     if output is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,6 +93,10 @@ _SEND_US = 3.0
 
 _FAR = 3
 """Trees that sends and link loads alone make so many times as slow as the fastest are left out."""
+
+_LIKELY = 1.1
+"""Those that they make at most so many times as slow are compared first. Then most others have no
+chance: even their loads alone take longer than the fastest plan."""
 
 _MERGED = {"schedule": "hpds", "protocol": ["Simple", "Direct"], "instances": 1}
 """The options of trees with a few connections more than blocks fit on a GPU: some share a block."""
@@ -445,13 +450,15 @@ def fastest(
     def over(choice: Choice) -> int:
         return max(choice.plan.blocks_per_rank - most, 0)
 
-    for programs, options in _contests(_near(made, size), in_place, most, until):
+    def has_chance(one: Synthesis) -> bool:
+        """By the loads of links alone."""
+        times_us = [choice.end.time_us for _, choice, _ in found if not over(choice)]
+        return size / one.algbw_GBps / 1e3 < min(times_us, default=float("inf"))
+
+    for programs, options in _contests(_near(made, size), has_chance, in_place, most, until):
         best_us, losses = float("inf"), 0
         for tile in tiles:
-            # Only what the loads of links leave a chance.
-            times_us = [choice.end.time_us for _, choice, _ in found if not over(choice)]
-            least_us = min(times_us, default=float("inf"))
-            near = [(one, p) for one, p in programs if size / one.algbw_GBps / 1e3 < least_us]
+            near = [(one, p) for one, p in programs if has_chance(one)]
             cut = [(one, p) for one, p in near if tile == 1 or is_cut(p, size, topology, tile)]
             if not cut or (found and time.monotonic() >= until):
                 continue
@@ -467,12 +474,20 @@ def fastest(
                 break
             best_us = min(best_us, choice.end.time_us)
 
+    if all(over(choice) for _, choice, _ in found) and "max_blocks" not in overrides:
+        few = min(_near(made, size)[0], key=lambda one: one.connections)
+        of = {**compared(collective, switched=few.switched), **overrides, "max_blocks": most}
+        choice = choose(few.program(in_place=in_place), size, topology, **of).at(size)
+        found.append((few, choice, 1.0))
+
     def rank(one: tuple[Synthesis, Choice, float]) -> tuple[int, float]:
         _, choice, tile = one
         return over(choice), choice.end.time_us * (1 if tile == 1 else 1 + _SAVED)
 
-    best = min(found, key=rank)
-    return Fastest(made, *best, left)
+    fewest, least_us = min(map(rank, found))
+    # What is hardly faster isn't worth more sends, settings or orders, which come later.
+    worth = (one for one in found if rank(one) <= (fewest, least_us * (1 + _SAVED)))
+    return Fastest(made, *next(worth), left)
 
 
 def of_tile(tile: float) -> Mapping[str, Any]:
@@ -525,35 +540,45 @@ def _tried(
     return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])
 
 
-def _near(made: list[Synthesis], size: int) -> list[Synthesis]:
-    """Without those that sends and link loads alone make much slower than the fastest, which comes
-    first."""
+def _near(made: list[Synthesis], size: int) -> list[list[Synthesis]]:
+    """Those that sends and link loads alone make nearly as fast as the fastest, which comes first;
+    and those that are slower, but not much slower."""
 
     def about_us(one: Synthesis) -> float:
         return one.sends * _SEND_US + size / one.algbw_GBps / 1e3
 
     by_time = sorted(made, key=about_us)
-    return [one for one in by_time if about_us(one) <= _FAR * about_us(by_time[0])]
+    slowness = [about_us(one) / about_us(by_time[0]) for one in by_time]
+    likely, near = (bisect_right(slowness, most) for most in (_LIKELY, _FAR))
+    return [by_time[:likely], by_time[likely:near]]
 
 
 def _contests(
-    near: list[Synthesis], in_place: bool, most_blocks: int, until: float
+    parts: list[list[Synthesis]],
+    has_chance: Callable[[Synthesis], bool],
+    in_place: bool,
+    most_blocks: int,
+    until: float,
 ) -> Iterator[tuple[list[tuple[Synthesis, Program]], Mapping[str, Any]]]:
-    """The programs that are compared with one another, and with which options: those without
-    switches, those with some, the one that needs a few blocks too many, and sums in several orders;
-    none after the first after `until`."""
-    whole, shared = list[tuple[Synthesis, Program]](), list[tuple[Synthesis, Program]]()
-    for one in near:
-        if not (whole or shared) or time.monotonic() < until:
-            first, *others = one.compared_programs(in_place=in_place)
-            # Trees that share channels come last: they are slower most of the time.
-            whole.append((one, first))
-            shared.extend((one, other) for other in others)
-    whole += shared
-    for switched in (False, True):
-        programs = [(one, p) for one, p in whole if one.switched is switched]
-        if programs:
-            yield programs, compared(programs[0][0].collective, switched=switched)
+    """The programs that are compared with one another, and with which options: of each part those
+    without switches and those with some; the one that needs a few blocks too many, and sums in
+    several orders; none after the first after `until`."""
+    is_first = True
+    for part in parts:
+        whole, shared = list[tuple[Synthesis, Program]](), list[tuple[Synthesis, Program]]()
+        for one in part:
+            if is_first or (time.monotonic() < until and has_chance(one)):
+                first, *others = one.compared_programs(in_place=in_place)
+                # Trees that share channels come last: they are slower most of the time.
+                whole.append((one, first))
+                shared.extend((one, other) for other in others)
+                is_first = False
+        whole += shared
+        for switched in (False, True):
+            programs = [(one, p) for one, p in whole if one.switched is switched]
+            if programs:
+                yield programs, compared(programs[0][0].collective, switched=switched)
+    near = [one for part in parts for one in part]
     most = max(near, key=lambda one: (one.algbw_GBps, one.is_even))
     is_near = 1 < most.connections / most_blocks <= _MOST_MERGED
     if is_near and not (most.switched or most.is_even) and time.monotonic() < until:
