@@ -33,6 +33,15 @@ def sley(*arguments: object) -> str:
     return done.output
 
 
+def test_plans_of_several_nodes_make_a_package(tmp_path: Path) -> None:
+    """The table tells the nodes, which the plans' files have already."""
+    sley("choose", "ring-allreduce", "--topology", "2x2", *RING[3:], *SIZES, "-o", tmp_path / "a")
+    table = tmp_path / "a" / TABLE
+    assert "nodes = 2" in table.read_text()
+    sley("package", tmp_path / "b", "--table", table, "--target", "executor")
+    assert len([*(tmp_path / "b").glob("*.xml")]) == 1
+
+
 def chosen(folder: Path) -> None:
     sley("choose", *RING, *SIZES, "-o", folder)
 

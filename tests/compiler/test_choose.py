@@ -375,6 +375,16 @@ def test_every_program_is_tried_before_more_options_of_one() -> None:
     assert (found.candidates, found.untried) == (2, ())
 
 
+def test_a_program_whose_bounds_rule_it_out_has_been_tried() -> None:
+    """Its least time is above those of the others, so nothing of it was simulated."""
+    programs = [RING, ALL_PAIRS, sley.algorithms.one_step_allreduce(8)]
+    fixed: dict[str, Any] = {"instances": [8, 16], "protocol": "Direct", **BY_CONNECTION}
+    found = sley.choose(programs, "1G", NDV4, progress=lambda done, _: done > 2, **fixed)
+    assert found.left
+    assert "one-step-allreduce" not in {one.algorithm for one in (*found.ranges, *found.others)}
+    assert found.untried == ()
+
+
 def test_the_time_also_ends_within_a_series_of_instances() -> None:
     only = {"schedule": "msccl", "protocol": "Simple", "channels": 1, "allocate": "connection"}
     found = sley.choose(RING, SIZES, NDV4, instances=[1, 2, 4], limit_s=0, **only)

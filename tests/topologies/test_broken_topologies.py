@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,19 @@ def test_replan_says_that_a_plan_stays_the_fastest() -> None:
     result = CliRunner().invoke(main, ["replan", "two-level-one-step-allreduce", *words])
     assert result.exit_code == 0, result.output
     assert "faster than the new plan: keep it" in result.stdout
+
+
+def test_a_plan_on_a_topology_without_its_links_is_refused_at_once(tmp_path: Path) -> None:
+    plan = sley.compile(sley.algorithms.all_pairs_allreduce(8), topology=topologies.find("ndv4"))
+    sley.save(replace(plan, topology=topologies.find("dgx1")), tmp_path / "bad.plan")
+    words = ["replan", str(tmp_path / "bad.plan"), "--without", "gpu0-gpu1@0"]
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, "C301" in result.stderr) == (1, True), result.output
+
+
+def test_a_name_is_one_line() -> None:
+    """Else a file could print lines of its own, such as proofs."""
+    assert "\n" not in replace(topologies.find("1x2"), name="x\nproven: right values").name
 
 
 def test_replan_writes_files_for_runtimes(tmp_path: Path) -> None:

@@ -191,8 +191,10 @@ def _selection(row: PlanRow) -> Selection:
         options=Options.of(None, row.recipe.options),
         **own,
     )
-    if source_of(selection).is_plan or {"nodes", "gpus"} <= own.keys():
-        return selection  # it has its own ranks, which `_plan` compares with the row's
+    if source_of(selection).is_plan:  # it has its own ranks, which `_plan` compares with the row's
+        return replace(selection, nodes=None, gpus=None)
+    if {"nodes", "gpus"} <= own.keys():
+        return selection
     return replace(selection, ranks=row.ranks)
 
 

@@ -32,6 +32,7 @@ from sley.ir.sizes import size_text
 from sley.ir.topology import Topology
 from sley.model.bounds import Bounds
 from sley.model.simulation import simulate
+from sley.model.simulation.routes import ConnectionRoutes
 
 
 class _Degraded(click.ParamType[tuple[str, float]]):
@@ -96,6 +97,7 @@ def replan_command(
     if (ranks := plan.collective.ranks) != plan.topology.ranks:
         of = f"{plan.topology.name} has {plan.topology.ranks}"
         raise click.UsageError(f"{selection.what} is for {ranks} ranks, {of}: give a plan for all")
+    ConnectionRoutes.of(plan, plan.topology)  # a file may have a topology without the plan's links
     left = plan.topology
     if without:
         left = _without(left, without, f"{plan.collective.name}:{size_text(call_bytes)}", selection)

@@ -151,6 +151,15 @@ class CandidateComparison:
         progress(total + 1, total + 1)
         return total - done
 
+    @property
+    def untried(self) -> tuple[str, ...]:
+        """The programs of which no plan was compared: simulated, or ruled out by a lower bound of
+        its time or its blocks."""
+        tried = {one.position.contender for one in self._compared}
+        names = [program.name for program, _ in self._compiler.contenders]
+        known = {names[contender] for contender in tried}
+        return tuple(dict.fromkeys(name for name in names if name not in known))
+
     def _take(self, compared: list[_Compared]) -> None:
         self._compared += compared
         for one in compared:
@@ -380,7 +389,8 @@ def _compare(
     for key, timed in zip(keys, all_timed, strict=True):
         one, is_near = timed.candidate, timed.is_near(fastest)
         plan, blocks = one.plan if is_near else None, one.plan.blocks_per_rank
-        if (timed.times_us or not _is_any(fastest)) and not one.runs:
+        is_cut = one.position in cut and not timed.times_us
+        if is_cut or ((timed.times_us or not _is_any(fastest)) and not one.runs):
             known.discard(key)
             continue
         found.append(_Compared(one.position, one.options, key, blocks, timed.times_us, plan))

@@ -108,7 +108,7 @@ class _Search:
             raise T613.error(expected="calls of at least one group", found="none")
         # The blocks of all calls of a rank are on its GPU at the same time.
         every = np.concatenate([group.ranks for group in self._groups])
-        self._most_blocks = cluster.model.most_blocks // int(np.bincount(every).max())
+        self._most_blocks = max(cluster.model.most_blocks // int(np.bincount(every).max()), 1)
         self._size = [checked_size(call.size) for call in calls]
         number = np.repeat(np.arange(len(calls)), [len(call.groups) for call in calls])
         self._call = frozen_array(number, np.int64)

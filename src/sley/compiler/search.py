@@ -164,7 +164,7 @@ def search_ranges(
         candidates=len(comparison.candidates),
         simulations=search.simulations + sum(len(row.times_us) for row in rows),
         left=left,
-        untried=search.untried(compiler, rows) if left else (),
+        untried=comparison.untried if left else (),
     )
 
 
@@ -254,12 +254,6 @@ class _CandidateSearch:
                 if name not in chosen and (name not in found or slower < found[name].slower):
                     found[name] = one
         return tuple(sorted(found.values(), key=lambda one: one.slower))
-
-    def untried(self, compiler: CandidateCompiler, rows: Sequence[_Row]) -> tuple[str, ...]:
-        """The programs of which no plan was simulated."""
-        tried = {self.candidates[index].program.name for row in rows for index in row.times_us}
-        names = dict.fromkeys(program.name for program, _ in compiler.contenders)
-        return tuple(name for name in names if name not in tried)
 
     def _runner_up(self, index: int, size_bytes: int, slower: float) -> RunnerUp:
         one = self.candidates[index]

@@ -74,6 +74,7 @@ class Topology(Value):
     accuracy: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         kind, t, ranks = self.vertices.kind, self.links, self.vertices.ranks
         if not 1 <= ranks <= MAX_RANKS or (kind[:ranks] != VertexKind.GPU).any():
             expected = f"1 to {MAX_RANKS} GPUs, before all other vertices"

@@ -165,6 +165,8 @@ def test_a_sticky_folder_around_it_is_as_good_as_own(folder: Path) -> None:
     folder.mkdir(parents=True)
     folder.parent.chmod(0o1777)
     assert plan_cache.refusal() is None
+    folder.chmod(0o1777)
+    assert plan_cache.refusal() is not None, "others could put plans there"
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

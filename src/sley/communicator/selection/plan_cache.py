@@ -76,7 +76,10 @@ def refusal(section: str = _SECTION) -> Diagnostic | None:
         except LateError:
             problem = f"no answer of its file system within {PATIENCE_S:g} s"
         else:
-            problem = _other_writers(found) if stat.S_ISDIR(found.st_mode) else None
+            is_sticky = path != place and bool(found.st_mode & stat.S_ISVTX)
+            problem = None
+            if stat.S_ISDIR(found.st_mode):
+                problem = _other_writers(found, is_sticky=is_sticky)
         if problem is not None:
             return N655.diagnostic(
                 at=Place(str(path)),
@@ -86,13 +89,14 @@ def refusal(section: str = _SECTION) -> Diagnostic | None:
     return None
 
 
-def _other_writers(found: os.stat_result) -> str | None:
-    """Which other users can change the files of a folder."""
+def _other_writers(found: os.stat_result, *, is_sticky: bool) -> str | None:
+    """Which other users can change the files of a folder. is_sticky: whether they can only add
+    some, which does no harm beside the folder of plans, but does in it."""
     if found.st_uid not in (os.geteuid(), 0):
         return f"it belongs to user {found.st_uid}"
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+    if found.st_mode & stat.S_IWOTH and not is_sticky:
         return f"all users can write to it (mode {stat.S_IMODE(found.st_mode):o})"
-    if found.st_mode & stat.S_IWGRP and not found.st_mode & stat.S_ISVTX:
+    if found.st_mode & stat.S_IWGRP and not is_sticky:
         return f"its group can write to it (mode {stat.S_IMODE(found.st_mode):o})"
     return None
 
