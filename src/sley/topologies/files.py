@@ -10,7 +10,7 @@ from sley.errors import Diagnostic, Place, SleyError, recognition
 from sley.errors.compiler import C307, C308
 from sley.errors.schedules import F550
 from sley.errors.text_files import text_of, toml_tables
-from sley.errors.topology import T601, T605
+from sley.errors.topology import T605
 from sley.ir.topology import Topology
 from sley.topologies.assumptions import Import
 from sley.topologies.graph import graph_from, graph_text
@@ -137,11 +137,7 @@ def _importer(path: Path, kind: recognition.Kind, text: str, base: Machine | Non
 
 def save(topology: Topology, path: str | os.PathLike[str]) -> None:
     """Writes a topology as a graph in TOML: every vertex, every link, every parameter of the
-    model. `load` reads an equal one. Errors: C307, T601, OSError."""
+    model. `load` reads an equal one. Errors: C307, OSError."""
     if not isinstance(topology, Topology):
         raise C307.error(expected="a Topology", found=type(topology).__name__)
-    try:
-        content = graph_text(topology).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise T601.error(expected="a name in Unicode", found=ascii(topology.name)) from error
-    Path(path).write_bytes(content)
+    Path(path).write_bytes(graph_text(topology).encode("utf-8"))
