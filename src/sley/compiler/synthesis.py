@@ -477,8 +477,10 @@ def fastest(
     if all(over(choice) for _, choice, _ in found) and "max_blocks" not in overrides:
         few = min(_near(made, size)[0], key=lambda one: one.connections)
         of = {**compared(collective, switched=few.switched), **overrides, "max_blocks": most}
-        choice = choose(few.program(in_place=in_place), size, topology, **of).at(size)
-        found.append((few, choice, 1.0))
+        of["limit_s"] = None if limit_s is None else max(until - time.monotonic(), 0)
+        choices = choose(few.program(in_place=in_place), size, topology, **of)
+        found.append((few, choices.at(size), 1.0))
+        left += choices.left
 
     def rank(one: tuple[Synthesis, Choice, float]) -> tuple[int, float]:
         _, choice, tile = one
