@@ -135,10 +135,8 @@ def _without(topology: Topology, parts: Sequence[str], call: str, given: Selecti
         ranks = ",".join(span_texts(topology.ranks_without(*parts)))
         named = given.topology or topology.name
         remedy = (
-            "A new plan has all ranks of the old one. For the ranks that are left, by all links "
-        )
-        remedy += (
-            f"of {named}, failed ones too: sley groups {ranks}:{call} --topology {named} -o DIR"
+            "A new plan has all ranks of the old one. For the ranks that are left, by all links of "
+            f"{named}, failed ones too: sley groups {ranks}:{call} --topology {named} -o DIR"
         )
         raise SleyError([replace(one, remedy=remedy) for one in error.diagnostics]) from None
 

@@ -135,7 +135,7 @@ class Choices:
     candidates: the number of different plans that were compared.
     simulations: the number of simulations; candidates that could not win were left out.
     left: the combinations of options that a limit of time left out.
-    untried: then the programs of which no plan was simulated.
+    untried: then the programs of which no plan was compared.
     others: for each program that no range has, where a simulation of it comes closest to the
         fastest; the closest first.
     """

@@ -76,10 +76,8 @@ def refusal(section: str = _SECTION) -> Diagnostic | None:
         except LateError:
             problem = f"no answer of its file system within {PATIENCE_S:g} s"
         else:
-            is_sticky = path != place and bool(found.st_mode & stat.S_ISVTX)
-            problem = None
-            if stat.S_ISDIR(found.st_mode):
-                problem = _other_writers(found, is_sticky=is_sticky)
+            is_folder = stat.S_ISDIR(found.st_mode)
+            problem = _other_writers(found, may_add=path != place) if is_folder else None
         if problem is not None:
             return N655.diagnostic(
                 at=Place(str(path)),
@@ -89,14 +87,15 @@ def refusal(section: str = _SECTION) -> Diagnostic | None:
     return None
 
 
-def _other_writers(found: os.stat_result, *, is_sticky: bool) -> str | None:
-    """Which other users can change the files of a folder. is_sticky: whether they can only add
-    some, which does no harm beside the folder of plans, but does in it."""
+def _other_writers(found: os.stat_result, *, may_add: bool) -> str | None:
+    """Which other users can change a folder. may_add: whether it does no harm if they only add
+    files, as in a sticky folder."""
+    only_add = may_add and found.st_mode & stat.S_ISVTX
     if found.st_uid not in (os.geteuid(), 0):
         return f"it belongs to user {found.st_uid}"
-    if found.st_mode & stat.S_IWOTH and not is_sticky:
+    if found.st_mode & stat.S_IWOTH and not only_add:
         return f"all users can write to it (mode {stat.S_IMODE(found.st_mode):o})"
-    if found.st_mode & stat.S_IWGRP and not is_sticky:
+    if found.st_mode & stat.S_IWGRP and not only_add:
         return f"its group can write to it (mode {stat.S_IMODE(found.st_mode):o})"
     return None
 
