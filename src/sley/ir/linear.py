@@ -38,8 +38,9 @@ class LinearProgram:
         most: FloatArray,
         *,
         equal: bool = False,
-    ) -> None:
-        """Adds rows, the sums of their terms, which may be at most `most`, or have to be equal.
+    ) -> int:
+        """Adds rows, the sums of their terms, which may be at most `most`, or have to be equal; and
+        returns the number of the first.
 
         terms: (row, variable, factor), arrays of one length, or a number as the factor; rows are
             counted from the first one that is added. most: float64 (rows,).
@@ -49,10 +50,11 @@ class LinearProgram:
             self._terms.append((row + above, variable, np.full(len(row), 1.0) * factor))
         self._most.append(most)
         self._least.append(most if equal else np.full(len(most), -np.inf))
+        return above
 
     def solve(self, solver: str = "choose") -> Solution | None:
         """A solution, or None if HiGHS finds none. solver: HiGHS's name of it."""
-        import highspy  # late: most bounds need none
+        import highspy  # late: many bounds need none
 
         row, variable, factor = (np.concatenate(of) for of in zip(*self._terms, strict=True))
         order = np.lexsort((row, variable))

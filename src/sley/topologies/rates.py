@@ -12,7 +12,7 @@ own, which share the links. Where switches reduce and multicast within nodes, tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -54,12 +54,16 @@ class TreeRates:
     pairs: of the topology. ups: for each direction, whether data comes up the trees. GBps: of each
     direction, and of AllToAlls, float64 (pairs,), the rate at which each pair passes data. root:
     float64 (members,), the rate of the trees of each root, or of a rank's data for each.
+    limiting: bool (links,), the links that no other rates use less. reached: whether there are
+    trees of these rates.
     """
 
     pairs: RankPairs
     ups: tuple[bool, ...]
     GBps: tuple[FloatArray, ...]
     root: FloatArray
+    limiting: BoolArray
+    reached: bool = True
 
     @property
     def algbw_GBps(self) -> float:  # noqa: N802 - a unit
@@ -123,9 +127,10 @@ class _Program:
     """The linear program. Its variables: for each direction the rates of the classes of pairs, then
     those of the classes of roots, the rate of all, and those of the steps of AllToAlls.
 
-    shares: float64 (members,), the rate of each root as a share of the rate of all; 0 for roots
-    with the best ones. weight: float64 (groups,), the sum of a group. takes: bool (directions,
-    groups), whether a group's data goes in a direction; with one more for AllToAlls.
+    shares: float64 (members,), the rate of each root as a share of the rate of all; 0 in all of a
+    group for the best ones, else for ranks that are no roots. weight: float64 (groups,), the sum of
+    a group. takes: bool (directions, groups), whether a group's data goes in a direction; with one
+    more for AllToAlls.
     """
 
     def __init__(
@@ -149,6 +154,7 @@ class _Program:
         roots = int(of_rank.max()) + 1
         self._root = np.where(shares > 0, roots, of_rank)
         self._share = np.where(shares > 0, shares, 1.0)
+        self._is_root = (shares > 0) | (np.bincount(pairs.group, shares) == 0)[pairs.group]
         self._scale = self._narrowest_GBps()
         # Of equal solutions, the one with the shortest paths, and few pairs between nodes.
         price = (1.0 + pairs.crosses)[pairs.pair] * (_LONG / ranks)
@@ -195,7 +201,9 @@ class _Program:
             (row, self._of_class[own] + direction * self._classes, times)
             for direction in range(len(self._takes))
         ]
-        self._program.limit(uses, np.minimum(rates[links] / self._scale, _AMPLE))
+        most = np.minimum(rates[links] / self._scale, _AMPLE)
+        first = self._program.limit(uses, most)
+        self._priced = of_link, links, first + np.arange(len(links)), most
 
     def _limit_roots(self) -> None:
         """Makes the rate of what a root passes as a pair of its own at least that of its trees; a
@@ -245,9 +253,9 @@ class _Program:
         found = self.solve()
         for _ in range(_ROUNDS):
             if not self.add_cuts(found):
-                break
+                return found
             found = self.solve()
-        return found
+        return replace(found, reached=False)
 
     def _add(self, inside: BoolArray, direction: int) -> None:
         """Adds a cut: what leaves a set of ranks is at least the rate of the roots in it."""
@@ -271,9 +279,14 @@ class _Program:
             )
         rates = np.maximum(solved.variables, 0) * self._scale
         *passed, roots = np.split(rates, np.arange(1, 1 + len(self._takes)) * self._classes)
-        root = roots[self._root] * self._share
+        root = roots[self._root] * self._share * self._is_root
         self._fill(passed)
-        return TreeRates(self._pairs, self._ups, tuple(one[self._class] for one in passed), root)
+        # What the limits of links cost, in all the value (strong duality).
+        of_link, links, row, most = self._priced
+        costs = -solved.dual[row] * most > _LONG * -solved.value
+        limiting = np.isin(of_link, of_link[links[costs]])
+        every = tuple(one[self._class] for one in passed)
+        return TreeRates(self._pairs, self._ups, every, root, limiting)
 
     def _fill(self, passed: list[FloatArray]) -> None:
         """Raises the rates of classes as far as links have room, the cheap ones first: each cut
@@ -339,10 +352,10 @@ class RankPairs:
     def of(cls, topology: Topology) -> RankPairs:
         """The pairs of a topology."""
         src, dst = np.indices((topology.ranks, topology.ranks), np.int32).reshape(2, -1)
-        linked = (src != dst) & topology.are_linked(src, dst)
-        src, dst = src[linked], dst[linked]
         paths = topology.paths(src, dst)
-        pair = np.repeat(np.arange(len(src)), np.diff(paths.offset))
+        links = np.diff(paths.offset)
+        src, dst, links = src[links > 0], dst[links > 0], links[links > 0]
+        pair = np.repeat(np.arange(len(src)), links)
         members = np.zeros(topology.ranks), topology.node
         columns = (*members, src, dst, pair, paths.target, 1 + 0 * pair, np.arange(topology.ranks))
         return cls._of(topology, columns)
@@ -436,6 +449,22 @@ class RankPairs:
     def are_switched(self) -> bool:
         """Whether trees join nodes."""
         return len(np.unique(self.vertex)) < len(self.vertex)
+
+    @property
+    def are_symmetric(self) -> bool:
+        """Whether each pair has one in the opposite direction, over links of the same rates between
+        the same vertices, which one link joins in each direction."""
+        t, n = self.topology.links, len(self.topology.vertices)
+        if len(np.unique(t.src.astype(np.int64) * n + t.dst)) < len(t):
+            return False
+        rows = []
+        for ends, (a, b) in (((0, 1), (t.src, t.dst)), ((1, 0), (t.dst, t.src))):
+            src, dst = ((self.src, self.dst)[end][self.pair] for end in ends)
+            along = a[self.link].astype(np.int64) * n + b[self.link]
+            row = np.stack([src, dst, along, t.GBps[self.link], self.times])
+            rows.append(row[:, np.lexsort(row)])
+        forth, back = rows
+        return bool(np.array_equal(forth, back))
 
     @property
     def groups(self) -> int:

@@ -24,8 +24,8 @@ CLUSTERS = {
     "DGX-2 2x16": Topology.cluster(2, 16, 8, nvlink_GBps=(150, 120)),
 }
 
-# AllGather, AllReduce and AllToAll in GB/s, at nominal rates. A GPU of the DGX-2 receives 31/32
-# of the size at 175 GB/s, which is 180.65 GB/s.
+# AllGather, AllReduce and AllToAll in GB/s, at nominal rates. The 32 GPUs of the DGX-2s receive
+# 31/32 of the size each, over 150 GB/s of their own and 16 cards of 25: 5200 / 31 = 167.74 GB/s.
 NOMINAL = {
     "1x8 A100": ("342.9", "171.4", "342.9"),
     "ResCCL 2x4": ("200.0", "100.0", "50.0"),
@@ -35,7 +35,7 @@ NOMINAL = {
     "NDv4 2x8": ("346.7", "173.3", "50.0"),
     "NDv4 4x8": ("266.7", "133.3", "33.3"),
     "NDv5 2x8": ("533.3", "266.7", "100.0"),
-    "DGX-2 2x16": ("180.6", "90.3", "25.0"),
+    "DGX-2 2x16": ("167.7", "83.9", "25.0"),
 }
 
 # AllGather and AllReduce in GB/s, at reached rates.

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.topology import Builder, Topology
@@ -14,10 +15,12 @@ RATES = (1.0, 2.0, 3.0, 5.0, 12.5, 48.5)
 
 
 @st.composite
-def topologies(draw: st.DrawFn, most_gpus: int = 5, most_switches: int = 2) -> Topology:
+def topologies(
+    draw: st.DrawFn, most_gpus: int = 5, most_switches: int = 2, least_gpus: int = 2
+) -> Topology:
     """GPUs and switches on a ring in both directions, with further links, some in one direction
     only."""
-    gpus = draw(st.integers(2, most_gpus))
+    gpus = draw(st.integers(least_gpus, most_gpus))
     switches = draw(st.integers(0, most_switches))
     nodes = draw(st.sampled_from([1, 1, 2]))
     builder = Builder("drawn", np.arange(gpus) * nodes // gpus)
@@ -48,6 +51,26 @@ def vertex_sets(topology: Topology) -> list[set[int]]:
     n, gpus = len(topology.vertices), set(range(topology.ranks))
     sets = [set(s) for k in range(1, n) for s in combinations(range(n), k)]
     return [s for s in sets if s & gpus and gpus - s]
+
+
+def rate_along_paths(topology: Topology, shares: list[float], *, up: bool = False) -> float:
+    """The most of all trees along the paths between GPUs, by a row for each set of ranks: as much
+    as the roots outside have crosses into it, or out of it up trees. shares: of the roots."""
+    src, dst = (one.ravel() for one in np.indices((topology.ranks, topology.ranks)))
+    joined = np.diff(topology.paths(src, dst).offset) > 0
+    src, dst = src[joined], dst[joined]
+    paths = topology.paths(src, dst)
+    uses = np.zeros((len(topology.links), len(src) + 1))
+    np.add.at(uses, (paths.target, paths.source), 1)
+    from_, to = (dst, src) if up else (src, dst)
+    rows, every = [], range(topology.ranks)
+    for inside in (set(s) for k in range(1, topology.ranks) for s in combinations(every, k)):
+        enters = [-1.0 * (b in inside and a not in inside) for a, b in zip(from_, to, strict=True)]
+        rows.append([*enters, sum(shares[rank] for rank in every if rank not in inside)])
+    cost = np.append(np.zeros(len(src)), -1.0)
+    limits = np.append(topology.links.GBps, np.zeros(len(rows)))
+    solved = linprog(cost, A_ub=np.concatenate([uses, np.array(rows)]), b_ub=limits)
+    return float(-solved.fun)
 
 
 def backwards(topology: Topology) -> Topology:

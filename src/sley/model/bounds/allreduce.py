@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from sley.ir.fabric import VertexKind
 from sley.ir.tables import BoolArray, FloatArray
 from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, tightest
 from sley.model.bounds.groups import Level, parents, refines
-from sley.model.bounds.packing import packed_GBps
 from sley.model.bounds.spread import spread
+from sley.model.bounds.trees import with_trees
 
 
 def allreduce(cuts: Cuts, chunks: int) -> RateLimit:
@@ -40,17 +41,16 @@ def allreduce(cuts: Cuts, chunks: int) -> RateLimit:
         nodes = Level("node", cuts.topology.node[cuts.nearest_rank].astype(np.int64))
         chains = _nested_levels(cuts, [one for one in cuts.levels if refines(nodes, one)])
         parts = (_tightest_parts(cuts, chunks, levels) for levels in chains)
-        return replace(tightest([two, _switched(cuts, chunks), *parts]), exact=False)
+        found = tightest([two, _switched(cuts, chunks), *parts])
+        return with_trees(found, cuts, (True, False), chunks)
     share = np.ones(cuts.ranks, np.int64)
     gather, scatter = spread(cuts, share), spread(cuts, share, collect=True)
     chains = _nested_levels(cuts, cuts.levels)
     found = tightest([two, *(_tightest_parts(cuts, chunks, levels) for levels in chains)])
     reached = (gather.ratio + scatter.ratio) * chunks / cuts.ranks
-    exact = gather.exact and scatter.exact and reached <= found.ratio * (1 + 1e-9)
-    if not exact:
-        packed = packed_GBps(cuts.network, cuts.ranks)
-        exact = packed * found.ratio >= chunks * (1 - 1e-6)
-    return replace(found, exact=exact)
+    if gather.exact and scatter.exact and reached <= found.ratio * (1 + 1e-9):
+        return replace(found, exact=True)
+    return with_trees(found, cuts, (True, False), chunks)
 
 
 def _switched(cuts: Cuts, chunks: int) -> RateLimit:
@@ -60,18 +60,21 @@ def _switched(cuts: Cuts, chunks: int) -> RateLimit:
     GPU and one into a GPU. A switch that combines those of k GPUs for a rank, or copies the rank's
     to them, uses the rank's link to it and from it and one of each of the k, all at a share of
     their rates, since it reads and writes the rank's own chunks too. The best is k = g - 1, for
-    nodes of up to g GPUs: all links of GPUs together carry at least 2 (p - 1) times the smaller of
-    2 and (g + 1) / (g - 1) over the share.
+    nodes of up to g GPUs: a message then uses (g + 1) / (g - 1) over the share of links to switches
+    that do so, and still 2 of others.
     """
     topology, gpus = cuts.topology, int(np.bincount(cuts.topology.node).max())
     if cuts.ranks < topology.ranks or gpus == 1:
         return NOTHING
     share = 1.0 if cuts.nominal else topology.model.switch_efficiency
     uses = min(2.0, (gpus + 1) / (gpus - 1) / share)
-    ends = (topology.links.src, topology.links.dst)
-    total = sum(float(cuts.GBps[end < topology.ranks].sum()) for end in ends)
-    crossing = 2 * (cuts.ranks - 1) * chunks * uses
-    return RateLimit(crossing, total, "over all links of GPUs, which switches use, together")
+    t, kind = topology.links, topology.vertices.kind
+    messages_GBps = 0.0  # noqa: N806 - a unit
+    for end, other in ((t.src, t.dst), (t.dst, t.src)):
+        of = uses + (2 - uses) * (kind[other] != VertexKind.SWITCH)
+        messages_GBps += float((cuts.GBps / of)[end < topology.ranks].sum())  # noqa: N806
+    words = "between GPUs, with switches that combine and copy them, in all"
+    return RateLimit(2 * (cuts.ranks - 1) * chunks, messages_GBps, words)
 
 
 def _nested_levels(cuts: Cuts, of: list[Level]) -> Iterator[list[Level]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -51,10 +51,10 @@ class Cuts:
 
     def __init__(self, topology: Topology, ranks: int, *, nominal: bool) -> None:
         links = topology.links
-        self.topology = topology
+        self.GBps: FloatArray = links.nominal_GBps if nominal else links.GBps
+        self.topology = replace(topology, links=replace(links, GBps=self.GBps))
         self.ranks = ranks
         self.nominal = nominal
-        self.GBps: FloatArray = links.nominal_GBps if nominal else links.GBps
         self.network = CapacityGraph(len(topology.vertices), links.src, links.dst, self.GBps)
         self.backwards = self.network.reversed()
         self._leaving: dict[tuple[bool, bool, bytes], float] = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from sley.ir.tables import BoolArray, LongArray
 from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides
 from sley.model.bounds.groups import representatives
+from sley.model.bounds.trees import with_trees
 
 
 def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> RateLimit:
@@ -48,7 +50,8 @@ def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> RateLimit
             if next_.ratio <= found.ratio * (1 + 1e-9):
                 break
             found = next_
-    return RateLimit(found.chunks, found.GBps, found.where, exact=True)
+    found = replace(found, exact=True)
+    return with_trees(found, cuts, (collect,), int(chunks.sum()), chunks)
 
 
 def _simple_cuts(
