@@ -133,7 +133,7 @@ def best(programs: list[Any], collective: str, size: str, topology: Any, **more:
     """The choice of the fastest program for a size, with the options of sley synthesize, and more
     of them for programs without switches."""
     import sley
-    from sley.compiler.synthesis import TILES, compared, is_cut, of_tile
+    from sley.compiler.tree_search import TILES, compared, is_cut, of_tile
     from sley.ir.sizes import size_in_bytes
     from sley.model.nccl.choice import tiled
 
@@ -152,7 +152,7 @@ def small(what: str | int, collective: str, alone: bool) -> Iterator[str]:
     """The simulated microseconds of the fastest trees or routes for small sizes, with their sends
     and the chunks of each rank; and of the library's others, with the ratio."""
     from sley import topologies
-    from sley.compiler.synthesis import fastest
+    from sley.compiler.tree_search import fastest
     from sley.ir.sizes import size_in_bytes
 
     topology: Any = random_topology(what) if isinstance(what, int) else topologies.find(what)
@@ -173,7 +173,7 @@ def simulated(what: str, collective: str, within: float, alone: bool) -> Iterato
     """The share of the bound of the fastest plan along trees or routes; then of the library's
     others, with the algorithm's name."""
     from sley import topologies
-    from sley.compiler.synthesis import TILES, fastest
+    from sley.compiler.tree_search import TILES, fastest
     from sley.ir.sizes import size_in_bytes
 
     topology, size = topologies.find(what), size_in_bytes(SIZE)

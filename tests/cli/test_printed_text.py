@@ -143,6 +143,27 @@ def test_files_get_no_codes_of_terminals(colored: None, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("several", "lines"),
+    [
+        (False, ["choosing: 1 of 4, about 0 s left", "choosing: 4 of 4, about 0 s left"]),
+        (True, ["choosing: 1", "choosing: 4", "choosing: 5", "choosing: 7"]),
+    ],
+)
+def test_progress_of_several_searches_goes_on(
+    several: bool,
+    lines: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(output, "_LINE_S", 0.0)
+    phases = output.Phases(verbose=False)
+    with phases.progress("choosing", several=several) as report:
+        for done, total in [(1, 4), (4, 4), (1, 9), (3, 9)][: len(lines)]:
+            report(done, total)
+    assert capsys.readouterr().err.splitlines() == lines
+
+
 @pytest.mark.parametrize(("word", "where"), [("list", "standard output: "), ("--help", "")])
 def test_a_full_disk_is_said_in_plain_words(word: str, where: str) -> None:
     with Path("/dev/full").open("w") as full:

@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sley.cli import main
-from sley.compiler import synthesis
+from sley.compiler import tree_search
 
 
 @pytest.fixture(autouse=True)
 def _few_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """The options don't matter here, and all of them take seconds."""
     few = {"schedule": "msccl", "protocol": ["Simple", "LL", "Direct"], "instances": [1, 4]}
-    monkeypatch.setattr(synthesis, "COMPARED", {**synthesis.COMPARED, **few})
+    monkeypatch.setattr(tree_search, "COMPARED", {**tree_search.COMPARED, **few})
 
 
 def sley(*arguments: object) -> Result:

@@ -8,8 +8,8 @@ import pytest
 
 import sley
 from sley import GroupCall, Options, Plan, Program, SleyError, topologies
-from sley.compiler import Choice, group_plans, synthesis
-from sley.compiler.synthesis import Fastest
+from sley.compiler import Choice, group_plans, tree_search
+from sley.compiler.tree_search import Fastest
 from sley.ir.cost_model import CostModel
 from sley.model.simulation import GroupRun, simulate_at_once
 from sley.topologies import grid_groups
@@ -72,7 +72,7 @@ def test_plans_of_the_search_are_not_compiled_again(monkeypatch: pytest.MonkeyPa
     chosen, compiled = list[Choice](), list[tuple[Program, Options]]()
 
     def fastest(*arguments: Any, **words: Any) -> Fastest:
-        found = synthesis.fastest(*arguments, **words)
+        found = tree_search.fastest(*arguments, **words)
         chosen.append(found.choice)
         return found
 

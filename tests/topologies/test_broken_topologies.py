@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import sley
 from sley import SleyError, Topology, topologies
 from sley.cli import main
-from sley.compiler import synthesis
+from sley.compiler import tree_search
 from sley.model.bounds import Bounds
 from sley.topologies import pack_forest
 from support.generators.examples import examples
@@ -102,7 +102,7 @@ def test_replan_compares_plans_before_and_after(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {"schedule": "msccl", "instances": [1, 4]}
-    monkeypatch.setattr(synthesis, "COMPARED", {**synthesis.COMPARED, **few})
+    monkeypatch.setattr(tree_search, "COMPARED", {**tree_search.COMPARED, **few})
     words = ("replan", algorithm, "--topology", "2x2", "--size", "64M", "--json")
     found = {}
     for option in (("--without", "nic1@1"), ("--degraded", "nic1@1=0.5")):

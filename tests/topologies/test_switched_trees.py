@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import sley
 from sley import SleyError, Topology, topologies
-from sley.compiler.synthesis import Synthesis, fastest, through_switches
+from sley.compiler.synthesis import Synthesis, through_switches
+from sley.compiler.tree_search import fastest
 from sley.engine.devices import Executor, ThreadsDevice
 from sley.ir.fabric import LinkKind
 from sley.ir.groups import without_groups

@@ -370,15 +370,17 @@ class Phases:
 
     @contextmanager
     def progress(
-        self, name: str, is_over: Callable[[], bool] = lambda: False
+        self, name: str, is_over: Callable[[], bool] = lambda: False, *, several: bool = False
     ) -> Iterator[Callable[[int, int], Any]]:
         """Measures a phase that tells what is done, and all, to the function that it gets, which
-        answers whether the phase is to end."""
+        answers whether the phase is to end. several: whether it begins anew several times."""
         with self.bar() as bar, self(name):
-            task = bar.add_task(name, total=None)
+            task, before, last = bar.add_task(name, total=None), 0, 0
 
             def show(done: int, total: int) -> bool:
-                bar.update(task, completed=done, total=total)
+                nonlocal before, last
+                before, last = before + (last if done < last else 0), done
+                bar.update(task, completed=before + done, total=None if several else total)
                 return is_over()
 
             yield show

@@ -23,7 +23,7 @@ from sley.cli.simulating import note_blocks, note_left
 from sley.cli.sources import is_compiled, plan_of, prefer_in_place, target_of_file
 from sley.compiler import Choice, choose
 from sley.compiler.passes.lift import lift
-from sley.compiler.synthesis import compared, fastest
+from sley.compiler.tree_search import compared, fastest
 from sley.errors import SleyError, span_texts
 from sley.errors.topology import T603
 from sley.formats import files
@@ -103,12 +103,12 @@ def replan_command(
         left = _without(left, without, f"{plan.collective.name}:{size_text(call_bytes)}", selection)
     for part, share in degraded:
         left = left.degraded(part, share)
-    with phases("packing, compiling and simulating"):
+    with phases.progress("packing, compiling and simulating", several=True) as progress:
         if not is_compiled(selection):
             plan = _with_compared_options(plan, call_bytes)
         name, in_place = plan.collective.name, plan.collective.in_place
         more: dict[str, Any] = {"target": target, "interpreter": False, "limit_s": limit_s}
-        made = fastest(name, left, call_bytes, in_place=in_place, **more)
+        made = fastest(name, left, call_bytes, in_place=in_place, progress=progress, **more)
     note_left(made.left)
     new = made.choice.plan
     note_blocks(new.name, new.blocks_per_rank, left.model)

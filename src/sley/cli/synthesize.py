@@ -19,7 +19,8 @@ from sley.cli.options import (
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
 from sley.cli.simulating import note_blocks, note_left
 from sley.cli.sources import target_of_file, topology_of
-from sley.compiler.synthesis import TILES, Fastest, Synthesis, fastest
+from sley.compiler.synthesis import Synthesis
+from sley.compiler.tree_search import TILES, Fastest, fastest
 from sley.errors import counted
 from sley.formats import files, program_source, write_file
 from sley.ir.sizes import size_text
@@ -72,7 +73,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
     target = target_of_file(output, ".py", *METADATA)
     cluster = topology_of(topology)
     assert cluster is not None
-    with phases("packing, compiling and simulating"):
+    with phases.progress("packing, compiling and simulating", several=True) as progress:
         found = fastest(
             collective,
             cluster,
@@ -83,6 +84,7 @@ def synthesize_command(  # as many parameters as options; click passes each by n
             tiles=TILES if target is None else TILES[:1],  # smaller ones need Direct
             target=target,
             limit_s=limit_s,
+            progress=progress,
         )
     note_left(found.left)
     plan = found.choice.plan

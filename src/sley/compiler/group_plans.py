@@ -11,7 +11,8 @@ import numpy as np
 
 from sley.compiler.choices import MARGIN, Choice
 from sley.compiler.entry import compile
-from sley.compiler.synthesis import fastest, tree_directions
+from sley.compiler.synthesis import tree_directions
+from sley.compiler.tree_search import fastest
 from sley.errors import without_inner_frames
 from sley.errors.topology import T613
 from sley.ir.plan import Plan

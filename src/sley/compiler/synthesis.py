@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sley.algorithms import Algorithm, for_collective
-from sley.compiler.choices import Choice
-from sley.compiler.search import choose
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
 from sley.ir.program import Program
 from sley.ir.tables import NONE, FloatArray, Value
 from sley.ir.topology import Topology
-from sley.ir.words import Protocol
-from sley.model.nccl.choice import tiled
 from sley.topologies import (
     Forest,
     Routing,
@@ -32,10 +27,9 @@ from sley.topologies import (
 )
 from sley.topologies.forests import MOST_RANKS, WITHIN, across_nodes, apportioned, forest_on
 from sley.topologies.rates import RankPairs, TreeRates, tree_rates
-from sley.topologies.routes import MOST_DIRECT
 from sley.topologies.structure import sides_of
 
-_ROUTED = "alltoall"
+ROUTED = "alltoall"
 """The collective that takes routes."""
 
 _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (True, False)}
@@ -44,65 +38,17 @@ _DIRECTIONS = {"allgather": (False,), "reducescatter": (True,), "allreduce": (Tr
 OF_TREES = ("height", "chunks")
 """Parameters of `synthesize` that an algorithm along trees takes on a topology, too."""
 
-COMPARED: Mapping[str, Any] = {
-    "schedule": ["msccl", "hpds"],
-    "allocate": "connection",
-    "channels": 1,
-    "protocol": ["Simple", "LL", "LL128", "Direct"],
-    "instances": [1, 2, 3, 4, 6, 8, 12, 16],
-}
-"""The options with which plans along trees are compared; those that `choose` tries take minutes.
-Direct spares the copies into slots and out of them, for which trees wait at each rank. Powers of
-two alone leave up to half of a GPU's blocks unused, and so slow blocks' links."""
-
-TILES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""The tiles to compare, as shares of the topology's, each with `of_tile`, until two in a row save
-less than `_SAVED`: a rank passes on a tile once it has all of it, so the links of tall trees, and
-of sums one after the other, idle for tiles at the begin and at the end."""
-
-_SAVED = 0.002
-"""The share of the time that smaller tiles have to save, since they are a setting more."""
-
-_OF_ROUTES = {"schedule": "msccl"}
-"""The schedule with which programs along routes are nearly always simulated as the fastest."""
-
-_OF_MANY = {"instances": 1}
-"""The same of more than MOST_DIRECT ranks: such programs have many blocks already."""
-
-_OF_SWITCHES = {"schedule": "msccl", "protocol": ["Simple", "Direct"]}
-"""The options of programs with switches: other schedules and protocols have none. With Direct they
-read and write the ranks' own buffers, which spares copies into slots."""
-
-_OF_ORDERS = {"schedule": "msccl"}
-"""The schedule of sums in several orders: others move the data of one order after the other."""
-
 _MOST_SUMS = 1 << 14
 """About the most sums of a program in several orders."""
 
-_CLOSE = 0.01
-"""The share of the bandwidth that further trees may lack, for large sizes."""
-
-_FEW_CHUNKS = (1, 2, 4)
+FEW_CHUNKS = (1, 2, 4)
 """Chunks of each rank's data whose trees are compared, of each height."""
 
 _GAIN = 1.2
 """How many times as much bandwidth higher trees have to give."""
 
-_SEND_US = 3.0
-"""About the time of a send without data."""
-
-_FAR = 3
-"""Trees that sends and link loads alone make so many times as slow as the fastest are left out."""
-
-_LIKELY = 1.1
-"""Those that they make at most so many times as slow are compared first. Then most others have no
-chance: even their loads alone take longer than the fastest plan."""
-
-_MERGED = {"schedule": "hpds", "protocol": ["Simple", "Direct"], "instances": 1}
-"""The options of trees with a few connections more than blocks fit on a GPU: some share a block."""
-
-_MOST_MERGED = 1.25
-"""The crowding up to which that is tried: sharing more blocks costs too much."""
+MOST_MERGED = 1.25
+"""The connections for each thread block up to which trees may share blocks: more cost too much."""
 
 _MOST_CONNECTIONS = 64
 """The connections of a rank above which trees only share channels."""
@@ -143,10 +89,10 @@ class Synthesis(Value):
         """The trees or routes for a topology: trees of `pack_forest`, or with a height of
         `match_forest`. switches: whether an AllReduce without given chunks or height may use those
         that reduce and multicast, if trees then have more bandwidth. Errors: T612."""
-        collective = _algorithm(collective).collective
-        if collective == _ROUTED and height is None:
+        collective = algorithm_of(collective).collective
+        if collective == ROUTED and height is None:
             return cls(collective, (find_routes(topology, chunks=chunks, within=within),))
-        if collective == _ROUTED:
+        if collective == ROUTED:
             raise T612.error(
                 expected=f"no height, which trees have: for {', '.join(_DIRECTIONS)}",
                 found=f"height={height!r} for {collective}",
@@ -210,7 +156,7 @@ class Synthesis(Value):
         """The arguments of the collective's algorithm: routes; or trees, and up_trees if an
         AllReduce has others for its sums, and the ranks' switches if these reduce and multicast."""
         up, down = (self.parts[side].rows.tolist() for side in (0, -1))
-        if self.collective == _ROUTED:
+        if self.collective == ROUTED:
             return {"routes": down}
         trees = {"trees": down} | ({} if up == down else {"up_trees": up})
         return trees | ({"switches": self.topology.node.tolist()} if self.switched else {})
@@ -242,11 +188,6 @@ class Synthesis(Value):
         return int(counts.max())
 
     @property
-    def crowding(self) -> float:
-        """The connections for each multiprocessor of a GPU."""
-        return self.connections / self.topology.model.multiprocessors
-
-    @property
     def is_even(self) -> bool:
         """Whether all parts are trees that carry one chunk."""
         return all(isinstance(p, Forest) and bool((p.weight == 1).all()) for p in self.parts)
@@ -272,21 +213,20 @@ class Synthesis(Value):
         arguments = {"ranks": ranks, **self.arguments}
         arguments |= {} if channels is None else {"channels": channels}
         arguments |= {} if sum_orders == 1 else {"sum_orders": sum_orders}
-        return _algorithm(self.collective).function(**arguments, in_place=in_place)
+        return algorithm_of(self.collective).function(**arguments, in_place=in_place)
 
-    def compared_programs(self, *, in_place: bool) -> list[Program]:
-        """The programs that are compared: trees with common edges on channels of their own, unless
-        they would have too many connections, and all on one, as more instances of fewer
-        connections may fill links better; on two where own ones may not fit, though passing data
-        on takes a block for two connections."""
+    def compared_programs(self, most_blocks: int, *, in_place: bool) -> list[Program]:
+        """The programs that are compared if so many thread blocks fit on a GPU: trees with common
+        edges on channels of their own, unless they would have too many connections, and all on one,
+        as more instances of fewer connections may fill links better; on two where own ones may not
+        fit, though passing data on takes a block for two connections."""
         # With switches a block announces data to many.
-        if self.collective == _ROUTED or self.switched:
+        if self.collective == ROUTED or self.switched:
             return [self.program(in_place=in_place)]
-        fit = (
-            self.crowding <= _MOST_MERGED if self.is_even else self.connections <= _MOST_CONNECTIONS
-        )
+        most = MOST_MERGED * most_blocks if self.is_even else _MOST_CONNECTIONS
+        fit = self.connections <= most
         own = self.topology.ranks <= MOST_RANKS and fit
-        few = not own or self.crowding > 1
+        few = not own or self.connections > most_blocks
         made = list[Program]()
         for number in [*[None] * own, 1, *[2] * few]:
             program = self.program(in_place=in_place, channels=number)
@@ -365,10 +305,10 @@ def low_trees(collective: str, topology: Topology, until: float = float("inf")) 
         return made
     for height in range(least_height(topology), topology.ranks):
         before, row = made, list[Synthesis]()
-        for number in _FEW_CHUNKS:
+        for number in FEW_CHUNKS:
             if time.monotonic() < until:
                 row.append(Synthesis.of(collective, topology, chunks=number, height=height))
-        made = _front([*made, *_distinct(row)]) if row else made
+        made = front([*made, *without_multiples(row)]) if row else made
         if made == before:
             break
     return made
@@ -390,216 +330,19 @@ def few_trees(topology: Topology, most_blocks: int, until: float = float("inf"))
         if not found:
             continue
         one = Synthesis("allreduce", found).even
-        if one.connections > _MOST_MERGED * most_blocks:
+        if one.connections > MOST_MERGED * most_blocks:
             break
         if one.algbw_GBps > most_GBps * (1 + _ROUNDING):
             made.append(one)
     return made
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Fastest(Value):
-    """What is simulated as the fastest.
-
-    front: the trees or routes that came into question, by ascending sends. synthesis: the fastest
-    ones. choice: their plan. tile: the plan's, as a share of the topology's. left: the combinations
-    of options that a limit of time left out.
-    """
-
-    front: list[Synthesis]
-    synthesis: Synthesis
-    choice: Choice
-    tile: float
-    left: int
-
-
-def fastest(
-    collective: str,
-    topology: Topology,
-    size: int,
-    *,
-    chunks: int | None = None,
-    within: float = WITHIN,
-    in_place: bool,
-    tiles: Sequence[float] = (1.0,),
-    most_blocks: int | None = None,
-    limit_s: float | None = None,
-    **overrides: Any,
-) -> Fastest:
-    """The trees or routes that are the fastest for a size in the simulator, with the options
-    `compared`, and overrides of them and of other arguments of `choose`.
-
-    chunks: only the trees of `pack_forest`, or routes, with so many. tiles: to compare, as `TILES`,
-    the whole one first, for who can set them. most_blocks: as for `choose`: plans with more are
-    taken only if there are no others. limit_s: after so many seconds no further ones are
-    made or compared, once there are some. Errors: T612.
-    """
-    until = time.monotonic() + (float("inf") if limit_s is None else limit_s)
-    collective = _algorithm(collective).collective
-    if topology.ranks < 2:
-        raise T612.error(
-            expected="2 ranks or more, since one alone has no data to move",
-            found=f"1 on {topology.name}",
-            remedy="Give a topology with more GPUs.",
-        )
-    many = topology.ranks > MOST_DIRECT and collective == _ROUTED
-    found, left = list[tuple[Synthesis, Choice, float]](), 0
-    most = topology.model.most_blocks if most_blocks is None else most_blocks
-    made = _tried(collective, topology, chunks, within, most, until)
-
-    def over(choice: Choice) -> int:
-        return max(choice.plan.blocks_per_rank - most, 0)
-
-    def has_chance(one: Synthesis) -> bool:
-        """By the loads of links alone."""
-        times_us = [choice.end.time_us for _, choice, _ in found if not over(choice)]
-        return size / one.algbw_GBps / 1e3 < min(times_us, default=float("inf"))
-
-    for programs, options in _contests(_near(made, size), has_chance, in_place, most, until):
-        best_us, losses = float("inf"), 0
-        for tile in tiles:
-            near = [(one, p) for one, p in programs if has_chance(one)]
-            cut = [(one, p) for one, p in near if tile == 1 or is_cut(p, size, topology, tile)]
-            if not cut or (found and time.monotonic() >= until):
-                continue
-            of = {**options, **of_tile(tile), **(_OF_MANY if many else {}), **overrides}
-            left_s = None if limit_s is None else max(until - time.monotonic(), 0)
-            made_of = [program for _, program in cut]
-            of |= {"most_blocks": most, "limit_s": left_s}
-            choices = choose(made_of, size, tiled(topology, tile), **of)
-            choice, left = choices.at(size), left + choices.left
-            found.append((next(one for one, p in cut if p is choice.program), choice, tile))
-            losses = losses + 1 if choice.end.time_us > best_us * (1 - _SAVED) else 0
-            if losses == 2:  # smaller tiles have another protocol, so one loss says little
-                break
-            best_us = min(best_us, choice.end.time_us)
-
-    if all(over(choice) for _, choice, _ in found) and "max_blocks" not in overrides:
-        few = min(_near(made, size)[0], key=lambda one: one.connections)
-        of = {**compared(collective, switched=few.switched), **overrides, "max_blocks": most}
-        of["limit_s"] = None if limit_s is None else max(until - time.monotonic(), 0)
-        choices = choose(few.program(in_place=in_place), size, topology, **of)
-        found.append((few, choices.at(size), 1.0))
-        left += choices.left
-
-    def rank(one: tuple[Synthesis, Choice, float]) -> tuple[int, float]:
-        _, choice, tile = one
-        return over(choice), choice.end.time_us * (1 if tile == 1 else 1 + _SAVED)
-
-    fewest, least_us = min(map(rank, found))
-    # What is hardly faster isn't worth more sends, settings or orders, which come later.
-    worth = (one for one in found if rank(one) <= (fewest, least_us * (1 + _SAVED)))
-    return Fastest(made, *next(worth), left)
-
-
-def of_tile(tile: float) -> Mapping[str, Any]:
-    """The options of plans with a tile, given as a share of the topology's: of smaller ones with
-    Direct, nearly always the fastest for so large calls, and as many slots as take no more memory.
-    """
-    slots = int(Protocol.DIRECT.slots / tile)
-    return {} if tile == 1 else {"protocol": "Direct", "slots": slots}
-
-
-def is_cut(program: Program, size: int, topology: Topology, tile: float) -> bool:
-    """Whether a chunk of a call is longer than a tile, given as a share of the topology's."""
-    c = program.collective
-    return size / c.blocks / c.chunks > topology.model.tile_bytes[Protocol.DIRECT] * tile
-
-
-def _tried(
-    collective: str,
-    topology: Topology,
-    chunks: int | None,
-    within: float,
-    most_blocks: int,
-    until: float,
-) -> list[Synthesis]:
-    """The trees or routes that come into question, by ascending sends, then even trees and those
-    through switches: at least one, and no further ones after `until`."""
-    many = topology.ranks > MOST_DIRECT and collective == _ROUTED
-    each = [(chunks, within)]
-    if chunks is None and not many:
-        each += [(None, _CLOSE)] if within > _CLOSE and collective != _ROUTED else []
-        each += [(number, within) for number in _FEW_CHUNKS]
-    made = list[Synthesis]()
-    for number, share in each:
-        if not made or time.monotonic() < until:
-            made.append(
-                Synthesis.of(collective, topology, chunks=number, within=share, switches=False)
-            )
-    if chunks is not None or time.monotonic() >= until:
-        return made
-    every = [*low_trees(collective, topology, until), made[0], *_distinct(made[1:])]
-    made = _front(every)
-    by_bandwidth = sorted(every, key=lambda one: -one.algbw_GBps)
-    crowded = by_bandwidth[0].connections > most_blocks and topology.ranks <= MOST_RANKS
-    if collective == "allreduce" and crowded:
-        made += few_trees(topology, most_blocks, until)[-2:]
-    for even in (one.even for one in by_bandwidth if not one.is_even and collective != _ROUTED):
-        if even.crowding <= _MOST_MERGED:
-            made.append(even)
-            break
-    return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])
-
-
-def _near(made: list[Synthesis], size: int) -> list[list[Synthesis]]:
-    """Those that sends and link loads alone make nearly as fast as the fastest, which comes first;
-    and those that are slower, but not much slower."""
-
-    def about_us(one: Synthesis) -> float:
-        return one.sends * _SEND_US + size / one.algbw_GBps / 1e3
-
-    by_time = sorted(made, key=about_us)
-    slowness = [about_us(one) / about_us(by_time[0]) for one in by_time]
-    likely, near = (bisect_right(slowness, most) for most in (_LIKELY, _FAR))
-    return [by_time[:likely], by_time[likely:near]]
-
-
-def _contests(
-    parts: list[list[Synthesis]],
-    has_chance: Callable[[Synthesis], bool],
-    in_place: bool,
-    most_blocks: int,
-    until: float,
-) -> Iterator[tuple[list[tuple[Synthesis, Program]], Mapping[str, Any]]]:
-    """The programs that are compared with one another, and with which options: of each part those
-    without switches and those with some; the one that needs a few blocks too many, and sums in
-    several orders; none after the first after `until`."""
-    is_first = True
-    for part in parts:
-        whole, shared = list[tuple[Synthesis, Program]](), list[tuple[Synthesis, Program]]()
-        for one in part:
-            if is_first or (time.monotonic() < until and has_chance(one)):
-                first, *others = one.compared_programs(in_place=in_place)
-                # Trees that share channels come last: they are slower most of the time.
-                whole.append((one, first))
-                shared.extend((one, other) for other in others)
-                is_first = False
-        whole += shared
-        for switched in (False, True):
-            programs = [(one, p) for one, p in whole if one.switched is switched]
-            if programs:
-                yield programs, compared(programs[0][0].collective, switched=switched)
-    near = [one for part in parts for one in part]
-    most = max(near, key=lambda one: (one.algbw_GBps, one.is_even))
-    is_near = 1 < most.connections / most_blocks <= _MOST_MERGED
-    if is_near and not (most.switched or most.is_even) and time.monotonic() < until:
-        program = most.program(in_place=in_place)
-        yield [(most, program)], {**COMPARED, **_MERGED, "max_blocks": most_blocks}
-    ordered = list[tuple[Synthesis, Program]]()
-    for one in near:
-        if one.sum_orders > 1 and time.monotonic() < until:
-            ordered.append((one, one.program(in_place=in_place, sum_orders=one.sum_orders)))
-    if ordered:
-        yield ordered, {**compared(ordered[0][0].collective), **_OF_ORDERS}
-
-
-def _distinct(made: list[Synthesis]) -> list[Synthesis]:
+def without_multiples(made: list[Synthesis]) -> list[Synthesis]:
     """Without those whose trees are the ones of fewer chunks."""
     return [one for one in made if np.gcd.reduce(one.parts[0].weight) == 1]
 
 
-def _front(made: list[Synthesis]) -> list[Synthesis]:
+def front(made: list[Synthesis]) -> list[Synthesis]:
     """Those that are worth comparing, by ascending sends, then chunks: one stays if no kept one
     with as few sends and fewer chunks has more bandwidth, and if it has `_GAIN` times as much as
     all other kept ones with no more chunks. The one with the most bandwidth always stays."""
@@ -617,25 +360,18 @@ def _front(made: list[Synthesis]) -> list[Synthesis]:
     return kept
 
 
-def compared(collective: str, *, switched: bool = False) -> Mapping[str, Any]:
-    """The options with which plans of a collective are compared. switched: whether switches reduce
-    and multicast."""
-    own = _OF_ROUTES if collective == _ROUTED else _OF_SWITCHES if switched else {}
-    return {**COMPARED, **own}
-
-
 def tree_directions(collective: str) -> tuple[bool, ...]:
     """Whether data comes up trees, not down, for each forest of a collective; none for an AllToAll.
     Errors: T612."""
-    return _DIRECTIONS.get(_algorithm(collective).collective, ())
+    return _DIRECTIONS.get(algorithm_of(collective).collective, ())
 
 
-def _algorithm(collective: str) -> Algorithm:
+def algorithm_of(collective: str) -> Algorithm:
     """The algorithm of a collective that takes trees or routes. Errors: T612."""
     for one in for_collective(collective):
         if one.is_synthesised:
             return one
-    served = (*_DIRECTIONS, _ROUTED)
+    served = (*_DIRECTIONS, ROUTED)
     raise T612.error(
         expected=f"one of {', '.join(served)}, which trees or routes serve",
         found=repr(collective),
