@@ -7,7 +7,7 @@ search.py        finds the fastest plans of a space of options (space.py) by sim
                  (candidates.py, comparison.py), and goes on from a file (search_record.py); the
                  result is a table of choices (choices.py)
 interrupts.py    what Ctrl-C ends in the processes that compare plans, here and in tuning
-synthesis.py     makes programs for topologies
+synthesis.py     makes programs for topologies, of which tree_search.py finds the fastest
 group_plans.py   plans for groups of ranks that share a cluster
 opening.py       what a user brings, recognised and opened as a program or a plan
 nccl_plans.py    the plans that NCCL chooses, compiled
