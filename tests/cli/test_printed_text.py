@@ -147,7 +147,7 @@ def test_files_get_no_codes_of_terminals(colored: None, capsys: pytest.CaptureFi
     ("several", "lines"),
     [
         (False, ["choosing: 1 of 4, about 0 s left", "choosing: 4 of 4, about 0 s left"]),
-        (True, ["choosing: 1", "choosing: 4", "choosing: 5", "choosing: 7"]),
+        (True, ["choosing: 1 done", "choosing: 4 done", "choosing: 5 done", "choosing: 7 done"]),
     ],
 )
 def test_progress_of_several_searches_goes_on(

@@ -198,6 +198,17 @@ def test_whole_chunks_keep_off_links_that_are_much_slower() -> None:
     assert routes.algbw_GBps >= 0.9 * routes.optimum_GBps
 
 
+@pytest.mark.parametrize("name", ["dgx-h100:2", "dgx-h100:4", "ndv4:2"])
+def test_chunks_leave_the_busiest_cards_beside_a_broken_or_slow_one(name: str) -> None:
+    """By the flows' shares alone, the card of a rank that passes on much had 11 chunks instead of 9
+    on two DGX-H100 with one card at half its rate."""
+    topology = topologies.find(name)
+    for left in (topology.without("nic1@0"), topology.degraded("nic1@0", 0.5)):
+        routes = find_routes(left)
+        check_routes(routes)
+        assert routes.algbw_GBps >= 0.95 * routes.optimum_GBps
+
+
 def test_what_no_routes_reach_is_refused() -> None:
     builder = Builder("apart", np.zeros(2, int))
     card = builder.add(VertexKind.NIC, [0])

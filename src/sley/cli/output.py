@@ -457,8 +457,7 @@ class _Lines(Progress):
         self._last = time.monotonic()
         task = next(task for task in self.tasks if task.id == task_id)
         line = f"{task.description}: {task.completed:.0f}"
-        if task.total is not None:
-            line += f" of {task.total:.0f}"
+        line += " done" if task.total is None else f" of {task.total:.0f}"
         if task.total and task.completed and task.elapsed:
             left_s = task.elapsed * (task.total / task.completed - 1)
             line += f", about {left_s:.0f} s left"

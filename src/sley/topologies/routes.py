@@ -9,12 +9,16 @@ The steps, for ranks that are alike enough (MOST_STEPS):
    lengths of links, which prove how good the best routes can be (Shahrokhi and Matula 1990).
 2. *Whole chunks.* From the ends of each rank's flow to its beginning, chunks take the sends by
    their shares, and those that are left the ones with the least load.
+3. *Busy links.* Of at most MOST_DIRECT ranks, single chunks then leave the busiest links for
+   routes over at most one rank, as long as that lowers the highest load: near the end of each flow
+   few sends are left to choose from.
 
 Routes go along the paths that transfers take (`Topology.paths`).
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -139,13 +143,17 @@ def find_routes(
     Errors: T612.
     """
     check_request(topology, chunks, within, MOST_RANKS)
-    if topology.ranks == 1:
+    ranks = topology.ranks
+    if ranks == 1:
         empty = np.zeros(0, np.int64), np.zeros((0, 1), np.int32)
         return Routing(topology, *empty, float("inf"))
     flows = _Flows.of(topology)
     best: Routing | None = None
     for number in _TRIED_CHUNKS if chunks is None else (chunks,):
         weight, passed = flows.whole(number)
+        if ranks <= MOST_DIRECT:
+            most = number * ranks / flows.optimum_GBps / (1 - within)
+            weight, passed = _relieved(flows.pairs, weight, passed, most)
         columns = frozen_array(weight, np.int64), frozen_array(passed, np.int32)
         found = Routing(topology, *columns, flows.optimum_GBps)
         if best is None or found.algbw_GBps > best.algbw_GBps * (1 + 1e-9):
@@ -288,6 +296,55 @@ class _Flows:
         taken = np.empty(len(order), np.int64)
         taken[order] = best
         return taken
+
+
+def _relieved(
+    pairs: RankPairs, weight: LongArray, passed: LongArray, enough: float
+) -> tuple[LongArray, LongArray]:
+    """The routes after chunks left the busiest links, one after the other, for routes on which all
+    links have less load; none do once the highest load is `enough`, in chunks a GB/s."""
+    ranks, links = pairs.topology.ranks, pairs.topology.links
+    pair = np.full((ranks, ranks), NONE)
+    pair[pairs.src, pairs.dst] = np.arange(len(pairs.src))
+    path = np.split(pairs.link, pairs.offset[1:-1])
+    chunks = Counter[tuple[int, ...]]()
+    for row, count in zip(passed.tolist(), weight.tolist(), strict=True):
+        chunks[tuple(rank for rank in row if rank != NONE)] = count
+
+    def crossed(route: tuple[int, ...]) -> LongArray:
+        found: LongArray = np.concatenate([path[pair[ends]] for ends in pairwise(route)])
+        return found
+
+    over, load = defaultdict[int, set[tuple[int, ...]]](set), np.zeros(len(links))
+    for route, count in chunks.items():
+        for link in crossed(route).tolist():
+            over[link].add(route)
+            load[link] += count / links.GBps[link]
+    # Ends: each move takes a chunk off a link with the highest load, and gives no link as much.
+    while load.max() > enough:
+        most, busiest = load.max(), int(load.argmax())
+        higher = load + 1 / links.GBps
+        peak = np.full((ranks, ranks), inf)
+        peak[pairs.src, pairs.dst] = np.maximum.reduceat(higher[pairs.link], pairs.offset[:-1])
+        np.fill_diagonal(peak, 0)
+        routes = [route for route in sorted(over[busiest]) if chunks[route]]
+        source, end = (np.array([route[at] for route in routes]) for at in (0, -1))
+        by = np.maximum(peak[source], peak[:, end].T)
+        row, rank = np.unravel_index(by.argmin(), by.shape)
+        old = routes[row]
+        new = tuple(dict.fromkeys((old[0], int(rank), old[-1])))
+        twice = len(np.unique(crossed(new))) < len(crossed(new))
+        if twice or by[row, rank] >= most * (1 - _NOTHING):
+            break
+        for route, sign in ((old, -1), (new, 1)):
+            chunks[route] += sign
+            for link in crossed(route).tolist():
+                over[link].add(route)
+                load[link] += sign / links.GBps[link]
+    used = sorted(route for route, count in chunks.items() if count)
+    longest = max(map(len, used))
+    rows = [[*route, *[NONE] * (longest - len(route))] for route in used]
+    return np.array([chunks[route] for route in used]), np.array(rows, np.int32)
 
 
 def _distances(pairs: RankPairs, cost: FloatArray) -> FloatArray:

@@ -37,7 +37,7 @@ _PROGRAMS = {
 
 _PATIENCE_S = 300.0
 
-_PROGRESS = re.compile(r"^\w+( \w+)?: \d+ of \d+(, about \d+ s left)?\n", re.MULTILINE)
+_PROGRESS = re.compile(r"^\w[\w, ]*: \d+ (done|of \d+(, about \d+ s left)?)\n", re.MULTILINE)
 _HERE = "/here"
 
 
