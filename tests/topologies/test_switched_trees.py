@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import sley
 from sley import SleyError, Topology, topologies
+from sley.compiler import tree_search
 from sley.compiler.synthesis import Synthesis, through_switches
 from sley.compiler.tree_search import fastest
 from sley.engine.devices import Executor, ThreadsDevice
@@ -157,3 +158,15 @@ def test_late_announcements_delay_no_early_ones() -> None:
     ]
     assert {True} in announcing or {False} in announcing
     assert {True, False} not in announcing
+
+
+def test_a_file_without_switches_takes_other_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MSCCL++ passes nothing through switches of several nodes."""
+    few = {"instances": 1, "schedule": "msccl", "protocol": ["Simple"]}
+    monkeypatch.setattr(tree_search, "COMPARED", {**tree_search.COMPARED, **few})
+    topology = topologies.find("dgx-h100-nvls:2")
+    found = fastest("allreduce", topology, 1 << 24, in_place=True, target="mscclpp")
+    assert not found.synthesis.switched
+    programs = [one.program(in_place=True) for one in through_switches(topology)]
+    with pytest.raises(SleyError, match="F438"):
+        sley.choose(programs, 1 << 24, topology, target="mscclpp", **few)

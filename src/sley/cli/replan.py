@@ -19,11 +19,11 @@ from sley.cli.options import (
     program_options,
 )
 from sley.cli.output import Phases, print_rows, print_written
-from sley.cli.simulating import note_blocks, note_left
+from sley.cli.simulating import note_blocks, note_left, tiles_rows
 from sley.cli.sources import is_compiled, plan_of, prefer_in_place, target_of_file
 from sley.compiler import Choice, choose
 from sley.compiler.passes.lift import lift
-from sley.compiler.tree_search import compared, fastest
+from sley.compiler.tree_search import TILES, Fastest, compared, fastest
 from sley.errors import SleyError, span_texts
 from sley.errors.topology import T603
 from sley.formats import files
@@ -108,6 +108,7 @@ def replan_command(
             plan = _with_compared_options(plan, call_bytes)
         name, in_place = plan.collective.name, plan.collective.in_place
         more: dict[str, Any] = {"target": target, "interpreter": False, "limit_s": limit_s}
+        more["tiles"] = TILES if target is None else TILES[:1]  # smaller ones need Direct
         made = fastest(name, left, call_bytes, in_place=in_place, progress=progress, **more)
     note_left(made.left)
     new = made.choice.plan
@@ -117,9 +118,11 @@ def replan_command(
     times = _times(plan, left, made.choice)
     if phases.quiet:
         where = None if output is None else str(output)
-        phases.print_json(topology=left.name, size_bytes=call_bytes, **times, output=where)
+        phases.print_json(
+            topology=left.name, size_bytes=call_bytes, **times, tile=made.tile, output=where
+        )
         return
-    print_rows(_rows(plan, left, made.choice, times))
+    print_rows(_rows(plan, left, made, times))
     print_written(output)
     phases.report()
 
@@ -161,9 +164,10 @@ def _times(plan: Plan, left: Topology, new: Choice) -> dict[str, float | None]:
 
 
 def _rows(
-    plan: Plan, left: Topology, new: Choice, times: Mapping[str, float | None]
+    plan: Plan, left: Topology, made: Fastest, times: Mapping[str, float | None]
 ) -> Iterator[tuple[str, object]]:
     """The lines about the topology, and about both plans."""
+    new = made.choice
     yield "topology", left.name
     bounds = "{bound_after_us:.1f} us; {bound_before_us:.1f} us before".format_map(times)
     yield f"bound, {size_text(new.end.size_bytes)}", bounds
@@ -173,8 +177,9 @@ def _rows(
     else:
         faster = ", faster than the new plan: keep it" if after < new.end.time_us else ""
         yield "after", f"{after:.1f} us, {plan.name}{faster}"
-    made = f"{new.end.of_bound:.1%} of the bound, {new.plan.name}, {new.options}"
-    yield "new plan", f"{new.end.time_us:.1f} us, {made}"
+    words = f"{new.end.of_bound:.1%} of the bound, {new.plan.name}, {new.options}"
+    yield "new plan", f"{new.end.time_us:.1f} us, {words}"
+    yield from tiles_rows(made)
     yield "proven", "right values, no races, no hangs"
 
 

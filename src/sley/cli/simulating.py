@@ -13,11 +13,12 @@ import numpy as np
 
 from sley.cli.options import FILE, gather_options, named_values, option
 from sley.cli.output import print_note
+from sley.compiler.tree_search import Fastest
 from sley.errors import counted, did_you_mean
 from sley.formats import check_folder, write_file
 from sley.ir.cost_model import ByProtocol, CostModel
 from sley.ir.plan import Plan
-from sley.ir.sizes import size_in_bytes
+from sley.ir.sizes import size_in_bytes, size_text
 from sley.ir.topology import Topology
 from sley.model.simulation import Simulation, Simulator
 from sley.report.html import html_report
@@ -147,3 +148,13 @@ def _number(name: str, text: str) -> float:
     if size is None and not re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?", text.strip()):
         raise click.BadParameter(f"{name}: {text[:40]!r} is not a number", param_hint="--set")
     return float(text) if size is None else float(size)
+
+
+def tiles_rows(found: Fastest) -> list[tuple[str, object]]:
+    """A line about the size of a plan's tiles, and how it is set; none for the topology's size."""
+    if found.tile == 1:
+        return []
+    whole = found.synthesis.topology.model.tile_bytes[found.choice.plan.protocol]
+    least, share = int(whole * found.tile), f"{found.tile:g} of the topology's"
+    text = f"at most {size_text(least)}, {share}: sley simulate --set tile_bytes={least}"
+    return [("tiles", text)]

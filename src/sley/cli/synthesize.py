@@ -17,7 +17,7 @@ from sley.cli.options import (
     place_option,
 )
 from sley.cli.output import Command, Phases, attributes, echo, print_rows, print_written
-from sley.cli.simulating import note_blocks, note_left
+from sley.cli.simulating import note_blocks, note_left, tiles_rows
 from sley.cli.sources import target_of_file, topology_of
 from sley.compiler.synthesis import Synthesis
 from sley.compiler.tree_search import TILES, Fastest, fastest
@@ -161,16 +161,9 @@ def _rows(found: Fastest, bounds: Bounds, size: int) -> list[tuple[str, object]]
             f"{counted(choice.plan.blocks_per_rank, 'block')} on a rank",
         ),
         ("options", choice.options),
-        *[("tiles", _tiles(found))] * (found.tile != 1),
+        *tiles_rows(found),
         ("proven", "right values, no races, no hangs"),
     ]
-
-
-def _tiles(found: Fastest) -> str:
-    """The size of tiles, and how it is set."""
-    whole = found.synthesis.topology.model.tile_bytes[found.choice.plan.protocol]
-    least, share = int(whole * found.tile), f"{found.tile:g} of the topology's"
-    return f"at most {size_text(least)}, {share}: sley simulate --set tile_bytes={least}"
 
 
 def _write(found: Fastest, output: Path | None) -> None:

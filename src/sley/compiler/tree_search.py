@@ -22,6 +22,7 @@ from sley.compiler.synthesis import (
     through_switches,
     without_multiples,
 )
+from sley.errors import SleyError
 from sley.errors.topology import T612
 from sley.ir.program import Program
 from sley.ir.topology import Topology
@@ -134,6 +135,9 @@ def fastest(
         few = min(near[0], key=lambda one: one.connections)
         options = {**compared(collective, switched=few.switched), "max_blocks": most}
         search.choose([(few, few.program(in_place=in_place))], options)
+    if not search.found:
+        assert search.refused is not None
+        raise search.refused
     return Fastest(made, *search.best(), search.left)
 
 
@@ -146,7 +150,8 @@ class _Search:
 
     most: the thread blocks that fit on a GPU. until: the monotonic clock's seconds after which no
     further trees are made or compared, once there are some. overrides: of options. found: the trees
-    or routes, plan and tile of the fastest of each comparison. left: as in `Fastest`.
+    or routes, plan and tile of the fastest of each comparison. left: as in `Fastest`. refused: why
+    a target takes none of some programs, such as those with switches.
     """
 
     collective: str
@@ -158,6 +163,7 @@ class _Search:
     overrides: Mapping[str, Any]
     found: list[tuple[Synthesis, Choice, float]] = field(default_factory=list)
     left: int = 0
+    refused: SleyError | None = None
 
     @property
     def is_over(self) -> bool:
@@ -277,12 +283,19 @@ class _Search:
             best_us = min(best_us, time_us)
 
     def choose(self, programs: list[_Pair], options: Mapping[str, Any], tile: float = 1.0) -> float:
-        """Keeps the fastest of programs with a tile; its time in microseconds."""
+        """Keeps the fastest of programs with a tile; its time in microseconds, infinite if a target
+        takes none."""
         of = {"most_blocks": self.most, **options, **self.overrides}
         if self.until != float("inf"):
             of["limit_s"] = max(self.until - time.monotonic(), 0)
         made_of = [program for _, program in programs]
-        choices = choose(made_of, self.size, tiled(self.topology, tile), **of)
+        try:
+            choices = choose(made_of, self.size, tiled(self.topology, tile), **of)
+        except SleyError as error:
+            if of.get("target") is None:
+                raise
+            self.refused = self.refused or error
+            return float("inf")
         choice = choices.at(self.size)
         one = next(one for one, program in programs if program is choice.program)
         self.found.append((one, choice, tile))

@@ -256,7 +256,7 @@ class Topology(Value):
         switch, pcie, nic and network, each numbered within its node. Errors: T603 if a GPU is cut
         off, T608.
         """
-        name = f"{self.name} without {', '.join(parts)}"
+        name = f"{self.name} without {', '.join(map(str, parts))}"
         return replace(self, name=name, links=self._links_without(parts))
 
     def ranks_without(self, *parts: str) -> LongArray:
@@ -297,8 +297,10 @@ class Topology(Value):
                 inside = self.vertices.node == (NONE if word == "network" else node)
                 found = np.flatnonzero((self.vertices.kind == kind) & inside)
                 if kind is None or int(number) >= len(found):
-                    has = f"{part!r}; node {node} of {self.name} has {len(found)} called {word}"
-                    raise T608.error(expected=expected, found=has)
+                    last = f" to {word}{len(found) - 1}" if len(found) > 1 else ""
+                    has = f"{word}0{last}" if len(found) else f"no {word}"
+                    on = f"node {node} of {self.name} has {has}"
+                    raise T608.error(expected=expected, found=f"{part!r}; {on}")
                 ends.append(int(found[int(number)]))
         t = self.links
         rows = np.isin(t.src, ends) & np.isin(t.dst, ends)

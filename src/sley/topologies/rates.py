@@ -91,16 +91,18 @@ class TreeRates:
         return found
 
 
-def tree_rates(pairs: RankPairs, ups: tuple[bool, ...], shares: LongArray | None) -> TreeRates:
+def tree_rates(
+    pairs: RankPairs, ups: tuple[bool, ...], shares: LongArray | None, rounds: int = _ROUNDS
+) -> TreeRates:
     """The rates with the most data of all trees.
 
     ups: for each direction, whether data comes up the trees to their roots. All directions use the
     links at the same time, and have trees with the same roots.
     shares: int64 (ranks,), to which the rates of the roots are proportional; by default they are
-    the best ones. Errors: T612.
+    the best ones. rounds: the most of added cuts. Errors: T612.
     """
     shared = np.zeros(len(pairs.group)) if shares is None else shares / shares.sum()
-    return _Program(pairs, ups, shared, np.ones(1), np.ones((len(ups), 1), bool)).best()
+    return _Program(pairs, ups, shared, np.ones(1), np.ones((len(ups), 1), bool)).best(rounds)
 
 
 def group_rates(
@@ -176,13 +178,18 @@ class _Program:
             self._limit_steps(steps, len(takes) * self._classes + roots)
 
     def _narrowest_GBps(self) -> float:  # noqa: N802 - a unit
-        """The most that the narrowest rank sends or receives: with such a unit the solver's
-        tolerance is small."""
+        """The most that the narrowest rank sends or receives, of those that have to: with such a
+        unit the solver's tolerance is small."""
         pairs, rates = self._pairs, self._pairs.topology.links.GBps
-        ends = (pairs.offset[:-1], pairs.src), (pairs.offset[1:] - 1, pairs.dst)
-        keys = [np.unique(np.stack([of, pairs.link[at]]), axis=1) for at, of in ends]
-        sums = [np.bincount(of, rates[link]) for of, link in keys]
-        return float(min(one[one > 0].min() for one in sums))
+        only = np.flatnonzero(self._is_root) if len(self._ups) == 1 else np.zeros(0, np.int64)
+        sums = list[FloatArray]()
+        for at, of in (pairs.offset[:-1], pairs.src), (pairs.offset[1:] - 1, pairs.dst):
+            of, link = np.unique(np.stack([of, pairs.link[at]]), axis=1)
+            sums.append(np.bincount(of, rates[link], len(pairs.group)).astype(np.float64))
+        if len(only) == 1:  # what the only root has goes to all others, or comes from them
+            come, go = sums if self._ups[0] else sums[::-1]
+            come[only], go[np.arange(len(go)) != only] = 0, 0
+        return float(min(one[one > 0].min() for one in sums if one.any()))
 
     def _limit_links(self, of_link: LongArray) -> None:
         """Limits the rates of pairs by a link of each class. of_link: int64 (links,)."""
@@ -248,10 +255,10 @@ class _Program:
         most = every, last + every, np.full(len(every), -1.0)
         self._program.limit([passed, most], np.zeros(len(every)))
 
-    def best(self) -> TreeRates:
-        """The solution within all cuts. Errors: T612."""
+    def best(self, rounds: int = _ROUNDS) -> TreeRates:
+        """The solution within all cuts. rounds: the most of added cuts. Errors: T612."""
         found = self.solve()
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             if not self.add_cuts(found):
                 return found
             found = self.solve()
@@ -453,9 +460,10 @@ class RankPairs:
     @property
     def are_symmetric(self) -> bool:
         """Whether each pair has one in the opposite direction, over links of the same rates between
-        the same vertices, which one link joins in each direction."""
+        the same vertices, of which paths use one in each direction."""
         t, n = self.topology.links, len(self.topology.vertices)
-        if len(np.unique(t.src.astype(np.int64) * n + t.dst)) < len(t):
+        used = np.unique(self.link)
+        if len(np.unique(t.src[used].astype(np.int64) * n + t.dst[used])) < len(used):
             return False
         rows = []
         for ends, (a, b) in (((0, 1), (t.src, t.dst)), ((1, 0), (t.dst, t.src))):

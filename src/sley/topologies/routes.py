@@ -164,6 +164,11 @@ def find_routes(
     return best
 
 
+def most_GBps(topology: Topology) -> float:  # noqa: N802 - a unit
+    """The algorithm bandwidth that no routes exceed, as of `Routing`. Errors: T612."""
+    return _Flows.of(topology).optimum_GBps
+
+
 @dataclass(frozen=True, eq=False)
 class _Flows:
     """Flows of data from every rank to all others, which divide it at will.

@@ -12,8 +12,9 @@ from scipy.optimize import linprog
 
 import sley
 from sley.algorithms import CATALOG
-from sley.ir.collectives import AllGather, AllReduce, Broadcast, ReduceScatter
-from sley.ir.topology import Topology
+from sley.ir.collectives import AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter
+from sley.ir.fabric import LinkKind
+from sley.ir.topology import Builder, Topology
 from sley.model.bounds import Bounds
 from sley.model.bounds.loads import busiest_link
 from sley.topologies.rates import RankPairs, tree_rates
@@ -162,3 +163,50 @@ def test_a_slower_link_leaves_the_bound_exact(link: int) -> None:
 def test_a_switch_only_forwards() -> None:
     found = tree_rates(RankPairs.of(sley.topologies.ndv4()), (True, False), None).algbw_GBps
     assert found == pytest.approx(230 * 8 / 14), "each GPU sends 14 of 8 parts of the data"
+
+
+def linked(ranks: int, *links: tuple[int, int, float]) -> Topology:
+    """GPUs with NVLinks: from, to, GB/s."""
+    builder = Builder("linked", np.zeros(ranks, int))
+    for src, dst, rate in links:
+        builder.link([src], [dst], LinkKind.NVLINK, rate, rate)
+    return builder.topology()
+
+
+def test_a_root_and_its_receivers_alone_limit_a_broadcast() -> None:
+    """The only link into the root and out of rank 3 is ten million times as slow."""
+    fast = [(a, b, 100.0) for a, b in ((0, 1), (1, 2), (2, 3), (2, 1), (1, 0))]
+    bounds = Bounds.of(Broadcast(4), linked(4, *fast, (3, 0, 1e-5)))
+    assert (bounds.algbw_GBps, bounds.exact) == (pytest.approx(100), True)
+    turned = [(b, a, rate) for a, b, rate in [*fast, (3, 0, 1e-5)]]
+    bounds = Bounds.of(Reduce(4), linked(4, *turned))
+    assert (bounds.algbw_GBps, bounds.exact) == (pytest.approx(100), True)
+
+
+def test_links_beside_those_of_paths_leave_an_allreduce_symmetric() -> None:
+    both = [(a, b, 10.0) for a, b in ((0, 1), (0, 1), (1, 2), (0, 2))]
+    bounds = Bounds.of(AllReduce(3), linked(3, *both, *((b, a, rate) for a, b, rate in both)))
+    assert (bounds.algbw_GBps, bounds.exact) == (pytest.approx(15), True)
+
+
+def test_switches_that_reduce_may_be_pcie_switches() -> None:
+    """A message through one uses as few links as through an NVSwitch."""
+    topology = replace(sley.topologies.find("pcie-8:2"), in_network=True)
+    plan = sley.compile(
+        sley.algorithms.nvls_tree_allreduce(2, 8),
+        topology=topology,
+        protocol="Direct",
+        verify=False,
+    )
+    assert sley.simulate(plan, "1G", topology=topology).of_bound < 1
+
+
+def test_an_alltoall_takes_paths() -> None:
+    bounds = Bounds.of(AllToAll(16), sley.topologies.find("pcie-8:2"))
+    assert (bounds.algbw_GBps, bounds.exact) == (pytest.approx(20, rel=1e-3), True)
+    assert bounds.reason.startswith("1 times the size along the best routes at 20")
+
+
+def test_searches_for_cuts_end() -> None:
+    bounds = Bounds.of(AllReduce(128), sley.topologies.find("mesh:8x16"))
+    assert not bounds.exact

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from sley.ir.fabric import VertexKind
 from sley.ir.tables import BoolArray, FloatArray
 from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, tightest
 from sley.model.bounds.groups import Level, parents, refines
@@ -61,18 +60,19 @@ def _switched(cuts: Cuts, chunks: int) -> RateLimit:
     to them, uses the rank's link to it and from it and one of each of the k, all at a share of
     their rates, since it reads and writes the rank's own chunks too. The best is k = g - 1, for
     nodes of up to g GPUs: a message then uses (g + 1) / (g - 1) over the share of links to switches
-    that do so, and still 2 of others.
+    that do so, on paths inside nodes, and still 2 of others.
     """
     topology, gpus = cuts.topology, int(np.bincount(cuts.topology.node).max())
     if cuts.ranks < topology.ranks or gpus == 1:
         return NOTHING
     share = 1.0 if cuts.nominal else topology.model.switch_efficiency
     uses = min(2.0, (gpus + 1) / (gpus - 1) / share)
-    t, kind = topology.links, topology.vertices.kind
-    messages_GBps = 0.0  # noqa: N806 - a unit
-    for end, other in ((t.src, t.dst), (t.dst, t.src)):
-        of = uses + (2 - uses) * (kind[other] != VertexKind.SWITCH)
-        messages_GBps += float((cuts.GBps / of)[end < topology.ranks].sum())  # noqa: N806
+    src, dst = np.indices((topology.ranks, topology.ranks)).reshape(2, -1)
+    inside = topology.node[src] == topology.node[dst]
+    of = np.full(len(topology.links), 2.0)
+    of[topology.paths(src[inside], dst[inside]).target] = uses
+    ends = (topology.links.src, topology.links.dst)
+    messages_GBps = sum(float((cuts.GBps / of)[e < topology.ranks].sum()) for e in ends)  # noqa: N806
     words = "between GPUs, with switches that combine and copy them, in all"
     return RateLimit(2 * (cuts.ranks - 1) * chunks, messages_GBps, words)
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from sley.errors import SleyError
 from sley.ir.graph import distances
 from sley.ir.linear import LinearProgram
 from sley.ir.tables import BoolArray, FloatArray, LongArray, distinct, numbering
 from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, sides, tightest
 from sley.model.bounds.needs import Exchange
 from sley.model.bounds.network import CapacityGraph
+from sley.topologies.routes import most_GBps
 
 MOST_FLOWS = 10_000
 """The largest product of commodities and links for the linear program, which takes seconds."""
@@ -22,7 +24,34 @@ MOST_SPREAD = 2**25
 
 
 def exchange(cuts: Cuts, needs: Exchange) -> RateLimit:
-    """The bound if each chunk moves from one rank to one other rank.
+    """The bound if each chunk moves from one rank to one other rank: over all ways, or for an
+    AllToAll by the best routes along paths, if that is tighter. It is exact if such routes reach
+    it, direct transfers do, or all ways are paths."""
+    found, topology = _over_links(cuts, needs), cuts.topology
+    if not found.exact or not len(needs.src):
+        return found
+    t, ranks = topology.links, topology.ranks
+    if (np.maximum(t.src, t.dst) < ranks).all():
+        paths = topology.paths(t.src, t.dst)
+        if np.array_equal(paths.target, np.arange(len(t))):
+            return found
+    if (np.diff(topology.paths(needs.src, needs.dst).offset) > 0).all():
+        load = topology.loads(needs.src, needs.dst, needs.chunks) / cuts.GBps
+        if load.max() <= found.ratio * (1 + 1e-9):
+            return found
+    every = len(needs.src) == ranks * (ranks - 1) and (needs.chunks == needs.chunks[0]).all()
+    if not every or ranks * len(t) > MOST_FLOWS:
+        return replace(found, exact=False)
+    try:
+        rate = most_GBps(topology)
+    except SleyError:  # T612: no routes that are found
+        return replace(found, exact=False)
+    best = RateLimit(int(needs.chunks[0]) * ranks, rate, "along the best routes", exact=True)
+    return found if best.ratio <= found.ratio * (1 + 1e-6) else best
+
+
+def _over_links(cuts: Cuts, needs: Exchange) -> RateLimit:
+    """The bound over all ways.
 
     A chunk crosses every cut between its two ranks: T >= chunks(S -> rest) / B+(S). The smallest T
     at which all chunks can flow at once is a linear program (maximum concurrent flow) with one

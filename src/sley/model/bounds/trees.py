@@ -16,6 +16,9 @@ from sley.topologies.rates import RankPairs, TreeRates, tree_rates
 _ROUNDING = 1e-6
 """The share of a rate that the solver's rounding may make up."""
 
+_ROUNDS = 20
+"""The most rounds of cuts: packaged machines take 10; large irregular ones would take minutes."""
+
 
 def with_trees(
     found: RateLimit,
@@ -47,17 +50,19 @@ def with_trees(
             rate = most_GBps(topology, up=ups[0]) * (1 + _ROUNDING) if alike else 0.0
             return replace(found, exact=rate * found.ratio >= chunks)
         pairs = RankPairs.of(topology)
-        rates = tree_rates(pairs, ups, shares)
+        rates = tree_rates(pairs, ups, shares, _ROUNDS)
         if len(ups) == 2 and topology.has_switches:
             through = tree_rates(RankPairs.through_switches(topology), (False,), None)
             rates = max(rates, through, key=lambda one: one.algbw_GBps)
     except SleyError:  # T612: no trees join all ranks along these paths
         return replace(found, exact=False)
-    best = RateLimit(chunks, rates.algbw_GBps * (1 + _ROUNDING), _limited_by(rates), exact=True)
-    if best.ratio <= found.ratio:
+    best = RateLimit(
+        chunks, rates.algbw_GBps * (1 + _ROUNDING), _limited_by(rates), exact=rates.reached
+    )
+    if best.ratio <= found.ratio * (1 + _ROUNDING):
         return replace(found, exact=rates.reached)
     fastest = not topology.in_network and (len(ups) == 1 or pairs.are_symmetric)
-    return best if fastest and rates.reached else replace(found, exact=False)
+    return best if fastest else replace(found, exact=False)
 
 
 def _limited_by(rates: TreeRates) -> str:
