@@ -153,7 +153,8 @@ _NO_GPU = frozenset(VertexKind) - {VertexKind.GPU}
 
 
 _MOST_PATHS = 2**16
-"""Paths that are kept: a search asks again and again for those of the same ranks."""
+"""Paths that are kept: a search asks again and again for the same ranks, and all ranks of other
+nodes are reached by the same ways to cards and between them."""
 
 
 class Routes:
@@ -166,6 +167,7 @@ class Routes:
         self._node: list[int] = vertices.node.tolist()
         self._card: list[int] = card.tolist()
         self._walk = cache(self._graph.walk)
+        self._way = lru_cache(_MOST_PATHS)(self._find_way)
         self.path = lru_cache(_MOST_PATHS)(self._path)
 
     def _path(self, src: int, dst: int) -> list[int]:
@@ -187,7 +189,7 @@ class Routes:
                 return [row for part in parts for row in part]
         return self._way(src, dst, _NO_GPU, _ANY)
 
-    def _way(
+    def _find_way(
         self, start: int, end: int, through: frozenset[VertexKind], links: frozenset[LinkKind]
     ) -> list[int]:
         arrived = self._walk(start, through, links)

@@ -148,7 +148,7 @@ def pack_forest(
     check_request(topology, chunks, within, MOST_ACROSS if many else MOST_RANKS)
     if topology.ranks == 1:
         return Forest(topology, np.ones(1, np.int64), np.full((1, 1), NONE, np.int32), up)
-    made = _best(topology, up)
+    made = (_Chained if many else _Packed)(topology, up)
     least = made.algbw_GBps * (1 - within) * (1 - _ROUNDING)
     for number in range(1, _TRIED_CHUNKS + 1) if chunks is None else ():
         found = made.forest(number, 1 / (1 - within))
@@ -165,13 +165,10 @@ def pack_forest(
     return max(tried, key=lambda one: one.algbw_GBps)
 
 
-def most_GBps(topology: Topology, *, up: bool) -> float:  # noqa: N802 - a unit
-    """The most bandwidth of trees on all ranks, with equal shares of their roots. Errors: T612."""
-    return _best(topology, up).algbw_GBps
-
-
-def _best(topology: Topology, up: bool) -> _Packed | _Chained:
-    return (_Chained if topology.ranks > MOST_RANKS else _Packed)(topology, up)
+def chained_GBps(topology: Topology, *, up: bool) -> float:  # noqa: N802 - a unit
+    """The most bandwidth of trees that are chains of nodes, with equal shares of their roots.
+    Errors: T612."""
+    return _Chained(topology, up).algbw_GBps
 
 
 def check_request(topology: Topology, chunks: int | None, within: float, most_ranks: int) -> None:

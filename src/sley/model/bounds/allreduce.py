@@ -10,7 +10,7 @@ import numpy as np
 from sley.ir.tables import BoolArray, FloatArray
 from sley.model.bounds.cuts import NOTHING, Cuts, RateLimit, tightest
 from sley.model.bounds.groups import Level, parents, refines
-from sley.model.bounds.spread import spread
+from sley.model.bounds.spread import by_cuts, spread
 from sley.model.bounds.trees import with_trees
 
 
@@ -35,7 +35,7 @@ def allreduce(cuts: Cuts, chunks: int) -> RateLimit:
         return NOTHING
     alone = np.zeros(cuts.ranks, np.int64)
     alone[0] = chunks
-    two = tightest([spread(cuts, alone), spread(cuts, alone, collect=True)])
+    two = tightest([by_cuts(cuts, alone), by_cuts(cuts, alone, collect=True)])
     if cuts.topology.in_network:
         nodes = Level("node", cuts.topology.node[cuts.nearest_rank].astype(np.int64))
         chains = _nested_levels(cuts, [one for one in cuts.levels if refines(nodes, one)])

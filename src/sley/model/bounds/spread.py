@@ -17,14 +17,23 @@ def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> RateLimit
     """The bound if each rank has chunks that all others need, or with `collect`, if each rank needs
     chunks reduced over all ranks; the second is the first with time and links reversed.
 
+    chunks: int64 (ranks,), the number of chunks that each rank has, or needs.
+    """
+    found = by_cuts(cuts, chunks, collect=collect)
+    if not found.exact or found is NOTHING:
+        return found
+    return with_trees(found, cuts, (collect,), int(chunks.sum()), chunks)
+
+
+def by_cuts(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> RateLimit:
+    """The bound of `spread` over all ways: exact for them, unless flows would take too long.
+
     A set S of vertices without one of the ranks must send each chunk of its ranks at least once,
     even if GPUs copy it on the path: T >= max over S of chunks(S) / B+(S). Trees of copies over the
     GPUs reach this bound (ForestColl, arXiv 2402.06787, theorem 1). As there, maximum flows find
     the maximum: T suffices for rank v if chunks(r) / T can flow from every rank r to v at once; if
     it does not suffice, the cut that is too narrow gives the next T (Newton's method for
     fractions, Dinkelbach 1967). Switches that multicast don't change the bound.
-
-    chunks: int64 (ranks,), the number of chunks that each rank has, or needs.
     """
     found = cuts.tightest(_simple_cuts(cuts, chunks, collect=collect))
     marks = np.zeros(cuts.topology.ranks, np.int64)
@@ -50,8 +59,7 @@ def spread(cuts: Cuts, chunks: LongArray, *, collect: bool = False) -> RateLimit
             if next_.ratio <= found.ratio * (1 + 1e-9):
                 break
             found = next_
-    found = replace(found, exact=True)
-    return with_trees(found, cuts, (collect,), int(chunks.sum()), chunks)
+    return replace(found, exact=True)
 
 
 def _simple_cuts(

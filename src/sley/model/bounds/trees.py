@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from sley.errors import SleyError
 from sley.ir.fabric import VertexKind
 from sley.ir.tables import LongArray
 from sley.model.bounds.cuts import Cuts, RateLimit
-from sley.topologies.forests import MOST_RANKS, most_GBps
+from sley.topologies.forests import MOST_RANKS, chained_GBps
 from sley.topologies.rates import RankPairs, TreeRates, tree_rates
 
 _ROUNDING = 1e-6
@@ -42,13 +43,17 @@ def with_trees(
     all have as much data.
     """
     topology = cuts.topology
+    if cuts.ranks < topology.ranks:
+        return replace(found, exact=False)
+    if shares is not None and (shares == shares[0]).all() and topology.nodes > 1:
+        with suppress(SleyError):  # T612: nodes differ
+            # Of one node alone, and so found faster.
+            rate = chained_GBps(topology, up=ups[0]) * (1 + _ROUNDING)
+            if rate * found.ratio >= chunks:
+                return replace(found, exact=True)
+    if topology.ranks > MOST_RANKS:
+        return replace(found, exact=False)
     try:
-        if cuts.ranks < topology.ranks:
-            return replace(found, exact=False)
-        if topology.ranks > MOST_RANKS:
-            alike = len(ups) == 1 and shares is not None and bool((shares == shares[0]).all())
-            rate = most_GBps(topology, up=ups[0]) * (1 + _ROUNDING) if alike else 0.0
-            return replace(found, exact=rate * found.ratio >= chunks)
         pairs = RankPairs.of(topology)
         rates = tree_rates(pairs, ups, shares, _ROUNDS)
         if len(ups) == 2 and topology.has_switches:
