@@ -115,6 +115,7 @@ def test_replan_compares_plans_before_and_after(
     for one in found.values():
         assert one["bound_before_us"] <= one["bound_after_us"] <= one["new_plan_us"]
     assert slow["new_plan_us"] < gone["new_plan_us"]
+    assert slow["tile"] < 1, "as sley synthesize compares them"
 
 
 def test_replan_says_that_a_plan_stays_the_fastest() -> None:
