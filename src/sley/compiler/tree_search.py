@@ -73,8 +73,8 @@ _FAR = 3
 """Trees that sends and link loads alone make so many times as slow as the fastest are left out."""
 
 _LIKELY = 1.1
-"""Those that they make at most so many times as slow are compared first. Then most others have no
-chance: even their loads alone take longer than the fastest plan."""
+"""Trees that are at most so many times as slow, by sends and link loads, are compared first. Then
+most others have no chance: even their loads alone take longer than the fastest plan."""
 
 _MERGED = {"schedule": "hpds", "protocol": ["Simple", "Direct"], "instances": 1}
 """The options of trees with a few connections more than blocks fit on a GPU: some share a block."""

@@ -54,8 +54,8 @@ class TreeRates:
     pairs: of the topology. ups: for each direction, whether data comes up the trees. GBps: of each
     direction, and of AllToAlls, float64 (pairs,), the rate at which each pair passes data. root:
     float64 (members,), the rate of the trees of each root, or of a rank's data for each.
-    limiting: bool (links,), the links that no other rates use less. reached: whether there are
-    trees of these rates.
+    limiting: bool (links,), the links on which the rate of all trees depends. reached: whether
+    there are trees of these rates.
     """
 
     pairs: RankPairs

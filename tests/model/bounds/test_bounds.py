@@ -60,9 +60,9 @@ def test_the_bound_of_allgather_is_the_worst_of_all_cuts(topology: Topology) -> 
         turned = backwards(topology) if up else topology
         most = rate_along_paths(turned, [1 / n] * n, up=up)
         bounds = Bounds.of(collective, turned)
-        assert bounds.algbw_GBps == pytest.approx(most or 1 / worst, rel=1e-5)
+        assert bounds.algbw_GBps == pytest.approx(most or 1 / worst, rel=2e-6)
         assert bounds.exact == (most > 0)
-        assert bounds.algbw_GBps <= 1 / worst * (1 + 1e-5)
+        assert bounds.algbw_GBps <= 1 / worst * (1 + 1e-6)
 
 
 @examples(24)
@@ -76,9 +76,9 @@ def test_the_bound_of_broadcast_is_the_narrowest_cut_around_the_root(
         turned = backwards(topology) if up else topology
         most = rate_along_paths(turned, [1.0 * (rank == root) for rank in range(n)], up=up)
         bounds = Bounds.of(collective, turned)
-        assert bounds.algbw_GBps == pytest.approx(most or narrowest, rel=1e-5)
+        assert bounds.algbw_GBps == pytest.approx(most or narrowest, rel=2e-6)
         assert bounds.exact == (most > 0)
-        assert bounds.algbw_GBps <= narrowest * (1 + 1e-5)
+        assert bounds.algbw_GBps <= narrowest * (1 + 1e-6)
 
 
 @examples(12)
@@ -104,9 +104,6 @@ def test_the_bound_of_allreduce_is_between_single_gpus_and_all_partitions(
     apart = [2 * (parts - 1) / total for parts, total in around if parts == n]
     assert found >= max(two, *apart) * (1 - 1e-6)
     if not RankPairs.of(topology).are_symmetric:  # else as fast as trees along paths
-        one = [1.0] + [0.0] * (n - 1)
-        passed = [rate_along_paths(topology, one, up=up) for up in (False, True)]
-        around += [(1.5, rate) for rate in passed if rate]  # all have data of one rank and back
         assert found <= max(two, *(2 * (p - 1) / total for p, total in around)) * (1 + 1e-6)
     both = [Bounds.of(one(n), topology) for one in (AllGather, ReduceScatter)]
     if all(one.exact for one in both):  # paths join all GPUs
@@ -153,6 +150,8 @@ def test_the_bound_of_exchange_is_the_flow_over_all_paths(topology: Topology, na
     ]
     if paths == [[row] for row in range(len(links))]:
         assert bounds.exact
+    if bounds.exact and name == "alltoall":  # within what the program of routes may lack
+        assert find_routes(topology).optimum_GBps >= bounds.algbw_GBps * (1 - 1e-3)
     if "routes" in bounds.reason:
         assert name == "alltoall"
         assert find_routes(topology).optimum_GBps == pytest.approx(bounds.algbw_GBps)

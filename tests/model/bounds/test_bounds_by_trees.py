@@ -79,10 +79,10 @@ def test_no_allreduce_is_faster_than_trees_where_paths_are_symmetric(topology: T
     most = rate_by_all_partitions(topology)
     if RankPairs.of(topology).are_symmetric:
         assert bounds.exact
-        assert bounds.algbw_GBps == pytest.approx(most, rel=1e-5)
-    assert bounds.algbw_GBps >= most * (1 - 1e-5)
+        assert bounds.algbw_GBps == pytest.approx(most, rel=2e-6)
+    assert bounds.algbw_GBps >= most * (1 - 1e-6)
     trees = tree_rates(RankPairs.of(topology), (True, False), None).algbw_GBps
-    assert trees <= bounds.algbw_GBps * (1 + 1e-5)
+    assert trees <= bounds.algbw_GBps * (1 + 1e-6)
     assert bounds.exact == (trees > bounds.algbw_GBps * (1 - 1e-5))
 
 

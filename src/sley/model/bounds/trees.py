@@ -38,9 +38,9 @@ def with_trees(
     that cross as often (Tutte 1961, Nash-Williams 1961), and each of them carries sums one way and
     results the other. Switches that reduce or multicast may be faster.
 
-    found: the bound by cuts. chunks: of all trees. ups, shares: as for `tree_rates`. GPUs without a
-    rank may pass data on, so that such bounds aren't tried; more than `MOST_RANKS` ranks only if
-    all have as much data.
+    found: the bound by cuts. chunks: of all trees. ups, shares: as for `tree_rates`. It isn't exact
+    where GPUs without a rank may pass data on, nor for more than `MOST_RANKS` ranks, unless chains
+    of equal nodes reach it.
     """
     topology = cuts.topology
     if cuts.ranks < topology.ranks:
