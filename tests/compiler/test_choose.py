@@ -162,7 +162,10 @@ def test_equally_fast_ones_are_told_by_their_blocks() -> None:
     choice = sley.choose(RING, "1K", NDV4, **few).ranges[0]
     assert choice.plan.blocks_per_rank == 2
     assert choice.runner_up is not None
-    assert choice.runner_up.slower >= -TIE
+    assert 0 > choice.runner_up.slower >= -TIE
+    fastest = sley.choose(RING, "1K", NDV4, tie=0, **few).ranges[0]
+    assert fastest.plan.blocks_per_rank > 2
+    assert fastest.begin.time_us < choice.begin.time_us
 
 
 def test_choosing_twice_gives_the_same_table() -> None:
@@ -646,6 +649,7 @@ def test_plans_of_too_many_blocks_reach_further(
         (lambda: sley.choose(RING, "1M", 8), "C307"),
         (lambda: sley.choose(RING, "1M", NDV4, limit_s=float("nan")), "R514"),
         (lambda: sley.choose(RING, "1M", NDV4, limit_s=-1), "R514"),
+        (lambda: sley.choose(RING, "1M", NDV4, tie=-0.1), "R514"),
         (lambda: sley.choose(RING, "1M", NDV4, limit_s="a minute"), "R514"),
         (lambda: sley.choose(RING, "1M", "ndv44"), "T604"),
         (lambda: sley.choose(RING, [], NDV4), "S702"),

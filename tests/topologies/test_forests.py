@@ -15,8 +15,8 @@ from scipy.optimize import linprog
 import sley
 from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG
-from sley.compiler.synthesis import Synthesis, low_trees
-from sley.compiler.tree_search import TILES, fastest
+from sley.compiler.synthesis import Synthesis, along_rings, low_trees
+from sley.compiler.tree_search import TILES, fastest, is_cut
 from sley.ir.fabric import LinkKind, VertexKind
 from sley.ir.graph import depths, match_chunks
 from sley.ir.tables import NONE
@@ -222,6 +222,84 @@ def test_sums_in_several_orders_are_proven(
         program = made.program(in_place=in_place, sum_orders=sum_orders)
         assert program.collective.blocks * program.collective.chunks == sum_orders * made.chunks
         sley.verify(sley.compile(program, topology=topology))
+
+
+@given(
+    st.one_of(direct_topologies(4), switched_topologies()),
+    st.sampled_from(["reducescatter", "allreduce"]),
+    st.booleans(),
+)
+@examples(12)
+def test_binomial_trees_of_leaves_are_proven(
+    topology: Topology, collective: str, in_place: bool
+) -> None:
+    if topology.ranks > 1:
+        made = Synthesis.of(collective, topology, chunks=2)
+        (up, *_), found = made.parts, made.binomial
+        assert isinstance(up, Forest)
+        assert check_trees(up.binomial) == check_trees(up)
+        if found is not None:
+            assert found.algbw_GBps >= made.algbw_GBps * (1 - 1e-6)
+            sley.verify(sley.compile(found.program(in_place=in_place), topology=topology))
+
+
+def test_binomial_trees_add_few_parts() -> None:
+    """Of a node's 7 leaves 3 send to the root, on whose links the data is as much."""
+    made = Synthesis.of("allreduce", topologies.ndv4())
+    assert Synthesis.of("allgather", topologies.ndv4()).binomial is None
+    found = made.binomial
+    assert found is not None
+    up, down = found.parts
+    assert isinstance(up, Forest)
+    for root, parent in zip(up.root.tolist(), up.parent.tolist(), strict=True):
+        below = {(rank - root) % 8 for rank in range(8) if parent[rank] == root}
+        assert below == {1, 2, 4}
+    assert (up.height, down) == (3, made.parts[1])
+    assert found.algbw_GBps == pytest.approx(made.algbw_GBps)
+    # Links of a mesh differ, and a chain of two has no leaves to join.
+    assert Synthesis.of("reducescatter", topologies.find("mi300x")).binomial is None
+    assert Synthesis.of("reducescatter", topologies.find("2x2")).binomial is None
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_chains_follow_rings_of_links_in_their_direction(collective: str) -> None:
+    links = [(0, 2), (2, 1), (1, 3), (3, 0)]
+    topology = Topology.from_links("one way", 4, links, both_ways=False)
+    found = along_rings(collective, topology)
+    assert found is not None
+    assert found.algbw_GBps == pytest.approx(Synthesis.of(collective, topology).algbw_GBps)
+    for part in found.parts:
+        assert isinstance(part, Forest)
+        assert check_trees(part) == [1] * 4
+    sley.verify(sley.compile(found.program(), topology=topology))
+    assert along_rings(collective, topologies.ndv4()) is None
+
+
+def test_tiles_cut_the_longest_messages() -> None:
+    """Trees of 11 and of 1 of 12 chunks, whose sums are cut into 7 parts at leaves alone."""
+    topology = topologies.find("mi355x:2")
+    program = Synthesis.of("reducescatter", topology, chunks=12).program(sum_orders=7)
+    longest = (1 << 30) / 16 / 12 * 11 / topology.model.tile_bytes.simple
+    assert is_cut(program, 1 << 30, topology, longest * 0.99)
+    assert not is_cut(program, 1 << 30, topology, longest * 1.01)
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "tile", "share", "sends"),
+    [
+        ("reducescatter", "resccl:2", 0.0625, 0.975, 4),
+        ("reducescatter", "dgx1", 1, 0.99, 7),
+        ("allreduce", "mi300x:2", 0.25, 0.98, 30),
+    ],
+)
+def test_sums_one_after_the_other_leave_no_links_idle(
+    collective: str, name: str, tile: float, share: float, sends: int
+) -> None:
+    """By binomial trees around switches, and along rings of links."""
+    options = {"in_place": True, "protocol": "Direct", "instances": [2, 3], "tiles": (tile,)}
+    found = fastest(collective, topologies.find(name), 1 << 30, **options)
+    assert found.choice.end.of_bound > share
+    assert found.synthesis.sends == sends
 
 
 def test_leaves_send_from_the_start() -> None:
@@ -690,7 +768,7 @@ def test_small_tiles_fill_tall_trees_sooner() -> None:
     topology = topologies.find("nd-gb200:2")
     options = {"chunks": 1, "in_place": True, "schedule": "msccl", "instances": 3}
     found = fastest("reducescatter", topology, 1 << 30, tiles=TILES, **options)
-    assert found.tile == TILES[-1] < 1
+    assert found.tile == 0.0625
     plan, model = found.choice.plan, topology.model
     small = replace(model, tile_bytes=model.tile_bytes * found.tile)
     times = [sley.simulate(plan, "1G", topology, model=one).time_us for one in (small, model)]

@@ -33,7 +33,7 @@ from sley.topologies import topology_of
 from sley.verification import verify
 
 TIE = 0.01
-"""Relative difference up to which times count as equal, since the model is not more exact."""
+"""Relative difference up to which times count as equal by default: the model is not more exact."""
 
 SIZE_BITS = 3
 """Significant bits of the sizes at the borders of ranges."""
@@ -63,6 +63,7 @@ def choose(
     model: CostModel | None = None,
     target: str | Target | None = None,
     most_blocks: int | None = None,
+    tie: float = TIE,
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -90,6 +91,7 @@ def choose(
         tile-major and per_chunk, and they are within its limits.
     most_blocks: without max_blocks, plans with more thread blocks on a rank are left out; by
         default the multiprocessors of the topology's cost model.
+    tie: the relative difference up to which times count as equal.
     limit_s: the search ends after so many seconds, or as soon as there is a plan after that, with
         the best that it has compared: `Choices.left` tells what is left.
     progress: called with the number of steps that are done, and of all steps, first with 0 done:
@@ -102,14 +104,15 @@ def choose(
     There are as few ranges as possible: at every compared size of a range its choice is within 6 %
     of the fastest, about the simulator's least error. Of the candidates for a range the choice is
     the one that is never far from the fastest, also if all rates are 3 % lower or higher.
-    Candidates whose times differ by 1 % or less count as equally fast; of these the choice is the
-    one with the fewest thread blocks, then the one with the simplest options. Only choices are
-    verified. Errors: C304, C307, R514, S701, C313, F437 with a target, C317 and F461 with `resume`,
-    S702, T604, and those of `compile`.
+    Of equally fast candidates the choice is the one with the fewest thread blocks, then the one
+    with the simplest options. Only choices are verified. Errors: C304, C307, R514, S701, C313, F437
+    with a target, C317 and F461 with `resume`, S702, T604, and those of `compile`.
     """
     if limit_s is not None and not (is_real(limit_s) and limit_s >= 0):
         expected = "limit_s as a number of seconds, or None"
         raise R514.error(expected=expected, found=f"limit_s={limit_s!r}")
+    if not (is_real(tie) and tie >= 0):
+        raise R514.error(expected="tie as a share from 0", found=f"tie={tie!r}")
     if most_blocks is not None and not (is_integer(most_blocks) and most_blocks >= 1):
         expected = "most_blocks as a whole number from 1, or None"
         raise R514.error(expected=expected, found=f"most_blocks={most_blocks!r}")
@@ -129,7 +132,13 @@ def choose(
     space = Space.of(options, overrides, runtime, most_blocks)
     compiler = CandidateCompiler(contenders, cluster, space, interpreter=interpreter)
     return search_ranges(
-        compiler, compared, limit_s=limit_s, progress=progress, executor=executor, resume=resume
+        compiler,
+        compared,
+        tie=tie,
+        limit_s=limit_s,
+        progress=progress,
+        executor=executor,
+        resume=resume,
     )
 
 
@@ -138,6 +147,7 @@ def search_ranges(
     sizes: Iterable[int],
     *,
     ends: Collection[int] = (),
+    tie: float = TIE,
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -149,7 +159,7 @@ def search_ranges(
     record = None if resume is None else SearchRecord(resume, compiler, all_sizes)
     comparison = CandidateComparison(compiler, all_sizes, record)
     left = comparison.run(executor, limit_s, progress or (lambda done, total: None))
-    search = _CandidateSearch(comparison.candidates)
+    search = _CandidateSearch(comparison.candidates, tie)
     rows = [
         _Row(size, {n: us[size] for n, us in enumerate(comparison.times_us) if size in us})
         for size in all_sizes
@@ -187,10 +197,11 @@ class _Row:
 class _CandidateSearch:
     """The search among candidates.
 
-    simulations: the number of simulations besides those of rows.
+    tie: as for `choose`. simulations: the number of simulations besides those of rows.
     """
 
     candidates: list[Candidate]
+    tie: float = TIE
     simulations: int = 0
 
     def choices(self, rows: Sequence[_Row], ends: Collection[int]) -> Iterator[Choice]:
@@ -225,7 +236,7 @@ class _CandidateSearch:
                     for index, time_us in zip(finalists, times, strict=True):
                         worst[index] = max(worst[index], time_us / min(times) - 1)
         least = min(worst[index] for index in finalists)
-        equal = [index for index, by in worst.items() if by <= least + TIE]
+        equal = [index for index, by in worst.items() if by <= least + self.tie]
         return min(equal, key=self._simplicity)
 
     def _simplicity(self, index: int) -> tuple[int, int]:

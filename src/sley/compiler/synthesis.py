@@ -13,7 +13,7 @@ from sley.algorithms import Algorithm, for_collective
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
 from sley.ir.program import Program
-from sley.ir.tables import NONE, FloatArray, Value
+from sley.ir.tables import NONE, FloatArray, Value, frozen_array
 from sley.ir.topology import Topology
 from sley.topologies import (
     Forest,
@@ -204,6 +204,21 @@ class Synthesis(Value):
             parts.append(part)
         return replace(self, parts=tuple(parts))
 
+    @property
+    def binomial(self) -> Synthesis | None:
+        """The same with `Forest.binomial` trees for sums; None if links would carry more, or there
+        are no others."""
+        up = self.parts[0]
+        if not isinstance(up, Forest) or not up.up or up.switched:
+            return None
+        found, topology = up.binomial, self.topology
+        changed = found.parent != up.parent
+        linked = topology.linked[np.nonzero(changed)[1], found.parent[changed]]
+        if not changed.any() or not linked.all():
+            return None
+        made = replace(self, parts=(found, *self.parts[1:]))
+        return made if made.algbw_GBps >= self.algbw_GBps * (1 - _ROUNDING) else None
+
     def program(
         self, *, in_place: bool = False, channels: int | None = None, sum_orders: int = 1
     ) -> Program:
@@ -335,6 +350,24 @@ def few_trees(topology: Topology, most_blocks: int, until: float = float("inf"))
         if one.algbw_GBps > most_GBps * (1 + _ROUNDING):
             made.append(one)
     return made
+
+
+def along_rings(collective: str, topology: Topology) -> Synthesis | None:
+    """Trees that are chains along the rings of `link_rings`; None without rings. All their links
+    have data to send from the start to the end."""
+    orders = link_rings(topology).orders
+    rings, ranks = orders.shape
+    if not rings:
+        return None
+    forests = list[Forest | Routing]()
+    for up in _DIRECTIONS[collective]:
+        above = np.empty((rings, ranks), np.int32)
+        np.put_along_axis(above, orders, np.roll(orders, -1 if up else 1, axis=1), axis=1)
+        parent = np.repeat(above, ranks, axis=0)
+        parent[np.arange(len(parent)), np.tile(np.arange(ranks), rings)] = NONE
+        weight = frozen_array(np.ones(len(parent)), np.int64)
+        forests.append(Forest(topology, weight, frozen_array(parent, np.int32), up))
+    return Synthesis(collective, tuple(forests))
 
 
 def without_multiples(made: list[Synthesis]) -> list[Synthesis]:

@@ -16,6 +16,7 @@ from sley.compiler.synthesis import (
     ROUTED,
     Synthesis,
     algorithm_of,
+    along_rings,
     few_trees,
     front,
     low_trees,
@@ -42,13 +43,13 @@ COMPARED: Mapping[str, Any] = {
 Direct spares the copies into slots and out of them, for which trees wait at each rank. Powers of
 two alone leave up to half of a GPU's blocks unused, and so slow blocks' links."""
 
-TILES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+TILES = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 """The tiles to compare, as shares of the topology's, each with `of_tile`, until two in a row save
 less than `_SAVED`: a rank passes on a tile once it has all of it, so the links of tall trees, and
 of sums one after the other, idle for tiles at the begin and at the end."""
 
 _SAVED = 0.002
-"""The share of the time that smaller tiles have to save, since they are a setting more."""
+"""The share of the time that smaller tiles, and more thread blocks, have to save."""
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""
@@ -210,6 +211,9 @@ class _Search:
             if even.connections <= MOST_MERGED * self.most:
                 made.append(even)
                 break
+        rings = along_rings(collective, topology) if collective != ROUTED else None
+        if rings is not None and rings.algbw_GBps >= by_bandwidth[0].algbw_GBps * (1 - _CLOSE):
+            made.append(rings)
         return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])
 
     @property
@@ -256,6 +260,14 @@ class _Search:
         if is_near and not (widest.switched or widest.is_even or self.is_over):
             program = widest.program(in_place=self.in_place)
             yield [(widest, program)], {**COMPARED, **_MERGED, "max_blocks": self.most}
+        few_sums = list[_Pair]()
+        for one in near:
+            other = None if self.is_over else one.binomial
+            if other is not None:
+                made = other.compared_programs(self.most, in_place=self.in_place)
+                few_sums.extend((other, program) for program in made)
+        if few_sums:
+            yield few_sums, compared(self.collective)
         ordered = list[_Pair]()
         for one in near:
             if one.sum_orders > 1 and not self.is_over:
@@ -285,7 +297,7 @@ class _Search:
     def choose(self, programs: list[_Pair], options: Mapping[str, Any], tile: float = 1.0) -> float:
         """Keeps the fastest of programs with a tile; its time in microseconds, infinite if a target
         takes none."""
-        of = {"most_blocks": self.most, **options, **self.overrides}
+        of = {"most_blocks": self.most, "tie": _SAVED, **options, **self.overrides}
         if self.until != float("inf"):
             of["limit_s"] = max(self.until - time.monotonic(), 0)
         made_of = [program for _, program in programs]
@@ -323,9 +335,10 @@ def of_tile(tile: float) -> Mapping[str, Any]:
 
 
 def is_cut(program: Program, size: int, topology: Topology, tile: float) -> bool:
-    """Whether a chunk of a call is longer than a tile, given as a share of the topology's."""
-    c = program.collective
-    return size / c.blocks / c.chunks > topology.model.tile_bytes[Protocol.DIRECT] * tile
+    """Whether messages of a call are longer than a tile, given as a share of the topology's."""
+    c, t = program.collective, program.transfers
+    longest = size / c.blocks / c.chunks * t.count[t.remote].max(initial=1)
+    return bool(longest > topology.model.tile_bytes[Protocol.DIRECT] * tile)
 
 
 def compared(collective: str, *, switched: bool = False) -> Mapping[str, Any]:

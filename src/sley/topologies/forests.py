@@ -123,6 +123,27 @@ class Forest(Value):
         """The data of all trees over the time of the busiest link; infinite for one rank."""
         return self.topology.algbw_GBps(self.loads, self.chunks)
 
+    @property
+    def binomial(self) -> Forest:
+        """The trees with a rank's leaves on its node as a binomial tree below it: so it adds what
+        comes from a few of them, not from one after the other. Some may have no link for that."""
+        tree, rank = np.nonzero(self.parent != NONE)
+        above, ranks = self.parent[tree, rank], self.topology.ranks
+        inner = np.zeros(self.parent.shape, bool)
+        inner[tree, above] = True
+        near = ~inner[tree, rank] & (self.topology.node[above] == self.topology.node[rank])
+        tree, rank, above = tree[near], rank[near], above[near]
+        key = tree * ranks + above
+        order = np.lexsort(((rank - above) % ranks, key))
+        tree, rank, above, key = tree[order], rank[order], above[order], key[order]
+        first = np.searchsorted(key, key)
+        # Numbered from 1: below the one without the last bit of its number, or the rank.
+        number = np.arange(len(key)) - first + 1
+        upper = number & (number - 1)
+        parent = self.parent.copy()
+        parent[tree, rank] = np.where(upper == 0, above, rank[first + upper - 1])
+        return replace(self, parent=frozen_array(parent, np.int32))
+
     def __repr__(self) -> str:
         return (
             f"Forest({self.topology.name}: {len(self.weight)} trees, height {self.height}, "
