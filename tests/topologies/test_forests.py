@@ -214,11 +214,13 @@ def test_programs_along_trees_are_proven(
     st.integers(2, 5),
 )
 @examples(12)
-def test_sums_in_several_orders_are_proven(
+def test_sums_in_other_orders_are_proven(
     topology: Topology, collective: str, in_place: bool, sum_orders: int
 ) -> None:
     if topology.ranks > 1:
         made = Synthesis.of(collective, topology, chunks=2)
+        last = made.program(in_place=in_place, leaves_last=True)
+        sley.verify(sley.compile(last, topology=topology))
         program = made.program(in_place=in_place, sum_orders=sum_orders)
         assert program.collective.blocks * program.collective.chunks == sum_orders * made.chunks
         sley.verify(sley.compile(program, topology=topology))
@@ -241,6 +243,16 @@ def test_binomial_trees_of_leaves_are_proven(
         if found is not None:
             assert found.algbw_GBps >= made.algbw_GBps * (1 - 1e-6)
             sley.verify(sley.compile(found.program(in_place=in_place), topology=topology))
+
+
+def test_roots_add_leaves_last_where_links_inside_nodes_are_the_busiest() -> None:
+    busy, idle = (Synthesis.of("reducescatter", topologies.find(n)) for n in ("p5:2", "b200:4"))
+    assert (busy.fills_nodes, idle.fills_nodes) == (True, False)
+    assert not Synthesis.of("reducescatter", topologies.ndv4()).fills_nodes
+    for last in (False, True):
+        t = busy.program(in_place=True, leaves_last=last).transfers
+        sources = t.src[(t.dst == 0) & (t.dst_index == 0)]
+        assert (sources >= 8).tolist() == [last, *[False] * 6, not last]
 
 
 def test_binomial_trees_add_few_parts() -> None:
@@ -285,18 +297,20 @@ def test_tiles_cut_the_longest_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("collective", "name", "tile", "share", "sends"),
+    ("collective", "name", "chunks", "tile", "share", "sends"),
     [
-        ("reducescatter", "resccl:2", 0.0625, 0.975, 4),
-        ("reducescatter", "dgx1", 1, 0.99, 7),
-        ("allreduce", "mi300x:2", 0.25, 0.98, 30),
+        ("reducescatter", "resccl:2", None, 0.0625, 0.975, 4),
+        ("reducescatter", "dgx-h100:2", 2, 0.0625, 0.955, 2),
+        ("reducescatter", "dgx1", None, 1, 0.99, 7),
+        ("allreduce", "mi300x:2", None, 0.25, 0.98, 30),
     ],
 )
 def test_sums_one_after_the_other_leave_no_links_idle(
-    collective: str, name: str, tile: float, share: float, sends: int
+    collective: str, name: str, chunks: int | None, tile: float, share: float, sends: int
 ) -> None:
-    """By binomial trees around switches, and along rings of links."""
+    """By binomial trees around switches, leaves that come last, and along rings of links."""
     options = {"in_place": True, "protocol": "Direct", "instances": [2, 3], "tiles": (tile,)}
+    options |= {"chunks": chunks}
     found = fastest(collective, topologies.find(name), 1 << 30, **options)
     assert found.choice.end.of_bound > share
     assert found.synthesis.sends == sends

@@ -59,6 +59,7 @@ def forest_reducescatter(
     *,
     trees: Trees = None,
     sum_orders: int = 1,
+    leaves_last: bool = False,
     channels: int | None = None,
     in_place: bool = False,
 ) -> Program:
@@ -66,9 +67,11 @@ def forest_reducescatter(
 
     trees, channels: as for `forest_allgather`. sum_orders: the parts of each tree's data, which
     ranks add in different orders: each begins with another leaf, so that all send from the start.
-    Source: ForestColl, section 5. Errors: L102, L121, L138.
+    leaves_last: whether roots, with one order, add the data of leaves last: links then carry first
+    what goes on from other ranks. Source: ForestColl, section 5. Errors: L102, L121, L138.
     """
-    forest = _Trees("forest-reducescatter", ranks, trees, channels, sum_orders=sum_orders)
+    made = partial(_Trees, sum_orders=sum_orders, leaves_last=leaves_last)
+    forest = made("forest-reducescatter", ranks, trees, channels)
 
     def body(p: ChunkProgram) -> None:
         if in_place:
@@ -87,6 +90,7 @@ def forest_allreduce(
     up_trees: Trees = None,
     switches: Sequence[int] | None = None,
     sum_orders: int = 1,
+    leaves_last: bool = False,
     channels: int | None = None,
     in_place: bool = False,
 ) -> Program:
@@ -100,7 +104,8 @@ def forest_allreduce(
     `forest_allgather`, of the sums and of the results. Source: ForestColl, section 5.
     Errors: L102, L121, L138.
     """
-    both = partial(_Trees, "forest-allreduce", ranks, sum_orders=sum_orders, equal=False)
+    sums = partial(_Trees, sum_orders=sum_orders, leaves_last=leaves_last)
+    both = partial(sums, "forest-allreduce", ranks, equal=False)
     down = both(trees, channels, switches)
     up = down if up_trees is None else both(up_trees, channels, switches)
     if (up.shares != down.shares).any():
@@ -125,6 +130,7 @@ class _Trees:
     (trees, ranks). root: int64 (trees,). shares: int64 (ranks,), the chunks of all trees of a root;
     chunks: of rank 0. first: int64 (trees,), the first chunk of each tree among those of all roots.
     equal: whether all shares have to be equal. sum_orders: parts into which sums divide data.
+    leaves_last: whether roots add the data of leaves last.
     channels: the most channels. switches: the number of each rank's switch. Errors: L102, L138.
     """
 
@@ -138,6 +144,7 @@ class _Trees:
         switches: Sequence[int] | None = None,
         *,
         sum_orders: int = 1,
+        leaves_last: bool = False,
         equal: bool = True,
     ) -> None:
         rows = _rows(name, ranks, trees, equal)
@@ -148,7 +155,7 @@ class _Trees:
             channel_numbers(name, channels)  # refuses it
         self.most_channels = len(rows) if channels is None else min(channels, len(rows))
         self.ranks, self.weight, self.parent = ranks, rows[:, 0] * sum_orders, rows[:, 1:]
-        self.sum_orders = sum_orders
+        self.sum_orders, self.leaves_last = sum_orders, leaves_last
         self.root = (self.parent == NONE).argmax(axis=1)
         self.shares = np.bincount(self.root, self.weight, ranks).astype(np.int64)
         self.chunks = int(self.shares[0])
@@ -265,7 +272,8 @@ class _Trees:
         number of the tree's chunks that they add. With several orders a rank adds what comes from
         inner ranks at once, then what comes from leaves in parts."""
         if self.sum_orders == 1:
-            turn = np.where(self._switched, 0, self._sibling)
+            early = self.leaves_last & (self._depth == 1) & (self._height > 0)
+            turn = np.where(self._switched, 0, self._sibling - self.ranks * early)
             return np.arange(len(turn)), turn, 0 * turn, self.weight[self._tree]
         leaf = (self._height == 0) & ~self._switched
         parent = self._tree * self.ranks + self._from

@@ -12,6 +12,7 @@ import numpy as np
 from sley.algorithms import Algorithm, for_collective
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
+from sley.ir.fabric import LinkKind
 from sley.ir.program import Program
 from sley.ir.tables import NONE, FloatArray, Value, frozen_array
 from sley.ir.topology import Topology
@@ -58,6 +59,9 @@ _SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _MOST_FEW = 4
 """Bound on the few trees of an AllReduce for each rank; their connections end the search before."""
+
+_FILLED = 0.97
+"""The load of links inside nodes, as a share of the busiest one's, that fills nodes."""
 
 _ROUNDING = 1e-6
 """The share of a bandwidth that rounding may make up."""
@@ -219,18 +223,34 @@ class Synthesis(Value):
         made = replace(self, parts=(found, *self.parts[1:]))
         return made if made.algbw_GBps >= self.algbw_GBps * (1 - _ROUNDING) else None
 
+    @property
+    def fills_nodes(self) -> bool:
+        """Whether links within several nodes are about as busy as any."""
+        links, topology = self.topology.links, self.topology
+        busy = self.loads / links.GBps
+        inside = busy[links.kind == LinkKind.NVLINK]
+        return topology.nodes > 1 and bool(inside.max(initial=0) > _FILLED * busy.max())
+
     def program(
-        self, *, in_place: bool = False, channels: int | None = None, sum_orders: int = 1
+        self,
+        *,
+        in_place: bool = False,
+        channels: int | None = None,
+        sum_orders: int = 1,
+        leaves_last: bool = False,
     ) -> Program:
-        """The program for all ranks. channels: the most of trees. sum_orders: into which
-        sums divide the data."""
+        """The program for all ranks. channels: the most of trees. sum_orders: into which sums
+        divide the data. leaves_last: whether roots add the data of leaves last."""
         ranks = self.topology.ranks
         arguments = {"ranks": ranks, **self.arguments}
         arguments |= {} if channels is None else {"channels": channels}
         arguments |= {} if sum_orders == 1 else {"sum_orders": sum_orders}
+        arguments |= {"leaves_last": True} if leaves_last else {}
         return algorithm_of(self.collective).function(**arguments, in_place=in_place)
 
-    def compared_programs(self, most_blocks: int, *, in_place: bool) -> list[Program]:
+    def compared_programs(
+        self, most_blocks: int, *, in_place: bool, leaves_last: bool = False
+    ) -> list[Program]:
         """The programs that are compared if so many thread blocks fit on a GPU: trees with common
         edges on channels of their own, unless they would have too many connections, and all on one,
         as more instances of fewer connections may fill links better; on two where own ones may not
@@ -244,7 +264,7 @@ class Synthesis(Value):
         few = not own or self.connections > most_blocks
         made = list[Program]()
         for number in [*[None] * own, 1, *[2] * few]:
-            program = self.program(in_place=in_place, channels=number)
+            program = self.program(in_place=in_place, channels=number, leaves_last=leaves_last)
             if all(program.transfers != one.transfers for one in made):
                 made.append(program)
         return made

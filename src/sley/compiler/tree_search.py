@@ -260,14 +260,15 @@ class _Search:
         if is_near and not (widest.switched or widest.is_even or self.is_over):
             program = widest.program(in_place=self.in_place)
             yield [(widest, program)], {**COMPARED, **_MERGED, "max_blocks": self.most}
-        few_sums = list[_Pair]()
+        summed = list[_Pair]()
         for one in near:
-            other = None if self.is_over else one.binomial
-            if other is not None:
-                made = other.compared_programs(self.most, in_place=self.in_place)
-                few_sums.extend((other, program) for program in made)
-        if few_sums:
-            yield few_sums, compared(self.collective)
+            late = one.fills_nodes and one.sum_orders > 1
+            other = one if late else one.binomial
+            if other is not None and not self.is_over:
+                made = other.compared_programs(self.most, in_place=self.in_place, leaves_last=late)
+                summed.extend((other, program) for program in made)
+        if summed:
+            yield summed, compared(self.collective)
         ordered = list[_Pair]()
         for one in near:
             if one.sum_orders > 1 and not self.is_over:
