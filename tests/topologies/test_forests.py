@@ -363,6 +363,9 @@ def test_wrong_numbers_of_orders_are_refused() -> None:
     for wrong in (0, 65, 1.5, "2"):
         with pytest.raises(SleyError, match="L102"):
             sley.algorithms.forest_reducescatter(3, sum_orders=wrong)
+    for wrong in (6, "true", None):
+        with pytest.raises(SleyError, match="L102"):
+            sley.algorithms.forest_allreduce(3, leaves_last=wrong)
 
 
 @pytest.mark.parametrize(("collective", "in_place"), each_value(COLLECTIVES, [False, True]))

@@ -112,7 +112,7 @@ def find(name: str) -> Algorithm:
 
 def _is_usual(word: str, value: Any) -> bool:
     """Whether a parameter's value is a number, or rows of numbers, of which memory has room."""
-    if word == "same_bits":  # which each algorithm checks
+    if word in ("same_bits", "leaves_last"):  # which each algorithm checks
         return True
     try:
         numbers = np.asarray(value)

@@ -151,11 +151,14 @@ class _Trees:
         if not is_positive(sum_orders) or sum_orders > _MOST_ORDERS:
             at, expected = Place(detail=name), f"sum_orders from 1 to {_MOST_ORDERS}"
             raise L102.error(at=at, expected=expected, found=f"sum_orders={sum_orders!r}")
+        if leaves_last not in (False, True):
+            at, expected = Place(detail=name), "leaves_last as True or False, 1 or 0"
+            raise L102.error(at=at, expected=expected, found=f"leaves_last={leaves_last!r}")
         if not (channels is None or is_positive(channels)):
             channel_numbers(name, channels)  # refuses it
         self.most_channels = len(rows) if channels is None else min(channels, len(rows))
         self.ranks, self.weight, self.parent = ranks, rows[:, 0] * sum_orders, rows[:, 1:]
-        self.sum_orders, self.leaves_last = sum_orders, leaves_last
+        self.sum_orders, self.leaves_last = sum_orders, bool(leaves_last)
         self.root = (self.parent == NONE).argmax(axis=1)
         self.shares = np.bincount(self.root, self.weight, ranks).astype(np.int64)
         self.chunks = int(self.shares[0])
