@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sley.compiler.choices import Choice
-from sley.compiler.search import choose
+from sley.compiler.search import TIE, choose
 from sley.compiler.synthesis import (
     FEW_CHUNKS,
     MOST_MERGED,
@@ -49,7 +49,8 @@ less than `_SAVED`: a rank passes on a tile once it has all of it, so the links 
 of sums one after the other, idle for tiles at the begin and at the end."""
 
 _SAVED = 0.002
-"""The share of the time that smaller tiles, and more thread blocks, have to save."""
+"""The share of the time that smaller tiles, and more thread blocks of calls that tiles cut, have to
+save. The model is less exact for shorter calls."""
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""
@@ -85,9 +86,9 @@ _MERGED = {"schedule": "hpds", "protocol": ["Simple", "Direct"], "instances": 1}
 class Fastest:
     """What is simulated as the fastest.
 
-    front: the trees or routes that came into question, by ascending sends. synthesis: the fastest
-    ones. choice: their plan. tile: the plan's, as a share of the topology's. left: the combinations
-    of options that a limit of time left out.
+    front: the trees or routes that came into question, by ascending sends, then others. synthesis:
+    the fastest ones. choice: their plan. tile: the plan's, as a share of the topology's. left: the
+    combinations of options that a limit of time left out.
     """
 
     front: list[Synthesis]
@@ -139,7 +140,9 @@ def fastest(
     if not search.found:
         assert search.refused is not None
         raise search.refused
-    return Fastest(made, *search.best(), search.left)
+    synthesis, choice, tile = search.best()
+    front = made if synthesis in made else [*made, synthesis]
+    return Fastest(front, synthesis, choice, tile, search.left)
 
 
 _Pair = tuple[Synthesis, Program]
@@ -298,7 +301,9 @@ class _Search:
     def choose(self, programs: list[_Pair], options: Mapping[str, Any], tile: float = 1.0) -> float:
         """Keeps the fastest of programs with a tile; its time in microseconds, infinite if a target
         takes none."""
-        of = {"most_blocks": self.most, "tie": _SAVED, **options, **self.overrides}
+        is_long = any(is_cut(program, self.size, self.topology, 1) for _, program in programs)
+        tie = _SAVED if is_long else TIE
+        of = {"most_blocks": self.most, "tie": tie, **options, **self.overrides}
         if self.until != float("inf"):
             of["limit_s"] = max(self.until - time.monotonic(), 0)
         made_of = [program for _, program in programs]
