@@ -168,6 +168,18 @@ def test_equally_fast_ones_are_told_by_their_blocks() -> None:
     assert fastest.begin.time_us < choice.begin.time_us
 
 
+def test_only_plans_under_a_known_time_are_compared() -> None:
+    options = {"protocol": ["LL", "Simple"], "instances": [1, 2, 4], "channels": 1, **BY_CONNECTION}
+    found = sley.choose(RING, "16M", NDV4, **options)
+    (best,) = found.ranges
+    longer = sley.choose(RING, "16M", NDV4, under_us=best.begin.time_us * 1.1, **options)
+    assert longer.ranges[0].options == best.options
+    assert longer.simulations <= found.simulations
+    none = sley.choose(RING, "16M", NDV4, under_us=best.begin.time_us * 0.9, **options)
+    assert (none.ranges, none.others) == ((), ())
+    assert none.candidates == found.candidates
+
+
 def test_choosing_twice_gives_the_same_table() -> None:
     tables = [
         sley.choose([RING, ALL_PAIRS], SIZES, NDV4, channels=1, **BY_CONNECTION) for _ in range(2)
@@ -192,7 +204,7 @@ def test_a_plan_that_is_fast_only_by_accident_is_not_chosen() -> None:
     for lucky_us, expected in ((105.0, 1), (101.5, 0)):
         made = [candidate(100.0, lucky_us), candidate(102.0, 101.5)]
         row = _Row(2**20, {k: one.time_us for k, one in enumerate(made)})
-        assert _CandidateSearch(made)._choose_row([row]) == expected  # type: ignore[arg-type]
+        assert _CandidateSearch(made, TIE)._choose_row([row]) == expected  # type: ignore[arg-type]
 
 
 def test_a_slower_network_changes_the_choice() -> None:
@@ -650,6 +662,7 @@ def test_plans_of_too_many_blocks_reach_further(
         (lambda: sley.choose(RING, "1M", NDV4, limit_s=float("nan")), "R514"),
         (lambda: sley.choose(RING, "1M", NDV4, limit_s=-1), "R514"),
         (lambda: sley.choose(RING, "1M", NDV4, tie=-0.1), "R514"),
+        (lambda: sley.choose(RING, "1M", NDV4, tie=0.1), "R514"),
         (lambda: sley.choose(RING, "1M", NDV4, limit_s="a minute"), "R514"),
         (lambda: sley.choose(RING, "1M", "ndv44"), "T604"),
         (lambda: sley.choose(RING, [], NDV4), "S702"),

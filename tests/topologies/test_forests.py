@@ -248,9 +248,15 @@ def test_binomial_trees_of_leaves_are_proven(
 
 
 def test_roots_add_leaves_last_where_links_inside_nodes_are_the_busiest() -> None:
-    busy, idle = (Synthesis.of("reducescatter", topologies.find(n)) for n in ("p5:2", "b200:4"))
-    assert (busy.fills_nodes, idle.fills_nodes) == (True, False)
-    assert not Synthesis.of("reducescatter", topologies.ndv4()).fills_nodes
+    made = {
+        n: Synthesis.of("reducescatter", topologies.find(n)) for n in ("p5:2", "b200:4", "ndv4")
+    }
+    assert [one.leaves_wait for one in made.values()] == [True, False, False]
+    # Links over PCIe, and stars, whose roots have only leaves.
+    assert Synthesis.of("reducescatter", topologies.find("pcie-8:2"), chunks=1).leaves_wait
+    assert not Synthesis.of("reducescatter", topologies.find("p5:2"), height=1).leaves_wait
+    assert not Synthesis.of("allgather", topologies.find("p5:2")).leaves_wait
+    busy = made["p5:2"]
     for last in (False, True):
         t = busy.program(in_place=True, leaves_last=last).transfers
         sources = t.src[(t.dst == 0) & (t.dst_index == 0)]
@@ -287,6 +293,11 @@ def test_chains_follow_rings_of_links_in_their_direction(collective: str) -> Non
         assert check_trees(part) == [1] * 4
     sley.verify(sley.compile(found.program(), topology=topology))
     assert along_rings(collective, topologies.ndv4()) is None
+    # Each rank has a link to the other node, but not to the next one of a ring.
+    builder = Builder("apart", [0, 0, 1, 1])
+    builder.both([0, 2], [1, 3], LinkKind.NVLINK, 25.0, 20.0)
+    builder.both([0, 1], [2, 3], LinkKind.NETWORK, 25.0, 20.0)
+    assert along_rings(collective, builder.topology()) is None
 
 
 def test_tiles_cut_the_longest_messages() -> None:

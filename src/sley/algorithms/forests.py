@@ -151,7 +151,7 @@ class _Trees:
         if not is_positive(sum_orders) or sum_orders > _MOST_ORDERS:
             at, expected = Place(detail=name), f"sum_orders from 1 to {_MOST_ORDERS}"
             raise L102.error(at=at, expected=expected, found=f"sum_orders={sum_orders!r}")
-        if leaves_last not in (False, True):
+        if np.ndim(leaves_last) or leaves_last not in (False, True):
             at, expected = Place(detail=name), "leaves_last as True or False, 1 or 0"
             raise L102.error(at=at, expected=expected, found=f"leaves_last={leaves_last!r}")
         if not (channels is None or is_positive(channels)):

@@ -109,17 +109,25 @@ class CandidateComparison:
     Plans that share thread blocks come last: they take most of the time of compiling, and are
     compiled only if the plan without shared blocks is within reach of the fastest.
 
+    under_us: plans that take as long at all sizes have no times.
+
     After `run`, candidates: the distinct ones within the limit of blocks, the simplest first; if
     there are none, those with the fewest blocks. times_us: of each candidate, by size, at the sizes
     at which it was simulated: at least where it is within MARGIN of the fastest.
     """
 
     def __init__(
-        self, compiler: CandidateCompiler, sizes: Sequence[int], record: SearchRecord | None = None
+        self,
+        compiler: CandidateCompiler,
+        sizes: Sequence[int],
+        record: SearchRecord | None = None,
+        under_us: float = float("inf"),
     ) -> None:
         self._compiler, self._record = compiler, record
         self._known = {} if record is None else record.known
-        self._fastest: _Fastest = dict.fromkeys(sizes, (float("inf"), float("inf")))
+        # As if two plans were known by which all that take longer than `under_us` are too slow.
+        known_us = under_us / (1 + MARGIN)
+        self._fastest: _Fastest = dict.fromkeys(sizes, (known_us, known_us))
         self._compared: list[_Compared] = []
         self._times_of: dict[bytes, _Times] = defaultdict(dict)  # of equal plans, by digest
         self._is_over = False

@@ -64,6 +64,7 @@ def choose(
     target: str | Target | None = None,
     most_blocks: int | None = None,
     tie: float = TIE,
+    under_us: float = float("inf"),
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -91,7 +92,8 @@ def choose(
         tile-major and per_chunk, and they are within its limits.
     most_blocks: without max_blocks, plans with more thread blocks on a rank are left out; by
         default the multiprocessors of the topology's cost model.
-    tie: the relative difference up to which times count as equal.
+    tie: the relative difference up to which times count as equal, at most 6 %.
+    under_us: a time of another plan at all sizes. If none takes less, there are no ranges.
     limit_s: the search ends after so many seconds, or as soon as there is a plan after that, with
         the best that it has compared: `Choices.left` tells what is left.
     progress: called with the number of steps that are done, and of all steps, first with 0 done:
@@ -111,8 +113,8 @@ def choose(
     if limit_s is not None and not (is_real(limit_s) and limit_s >= 0):
         expected = "limit_s as a number of seconds, or None"
         raise R514.error(expected=expected, found=f"limit_s={limit_s!r}")
-    if not (is_real(tie) and tie >= 0):
-        raise R514.error(expected="tie as a share from 0", found=f"tie={tie!r}")
+    if not (is_real(tie) and 0 <= tie <= MARGIN):
+        raise R514.error(expected=f"tie as a share from 0 to {MARGIN}", found=f"tie={tie!r}")
     if most_blocks is not None and not (is_integer(most_blocks) and most_blocks >= 1):
         expected = "most_blocks as a whole number from 1, or None"
         raise R514.error(expected=expected, found=f"most_blocks={most_blocks!r}")
@@ -135,6 +137,7 @@ def choose(
         compiler,
         compared,
         tie=tie,
+        under_us=under_us,
         limit_s=limit_s,
         progress=progress,
         executor=executor,
@@ -148,6 +151,7 @@ def search_ranges(
     *,
     ends: Collection[int] = (),
     tie: float = TIE,
+    under_us: float = float("inf"),
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -157,14 +161,15 @@ def search_ranges(
     whatever is chosen for larger ones."""
     all_sizes, target = _add_sizes(sorted(set(sizes))), compiler.space.target
     record = None if resume is None else SearchRecord(resume, compiler, all_sizes)
-    comparison = CandidateComparison(compiler, all_sizes, record)
+    comparison = CandidateComparison(compiler, all_sizes, record, under_us)
     left = comparison.run(executor, limit_s, progress or (lambda done, total: None))
     search = _CandidateSearch(comparison.candidates, tie)
     rows = [
         _Row(size, {n: us[size] for n, us in enumerate(comparison.times_us) if size in us})
         for size in all_sizes
     ]
-    ranges = tuple(search.choices(rows, ends))
+    rows = rows if all(row.times_us for row in rows) else []
+    ranges = tuple(search.choices(rows, ends)) if rows else ()
     return Choices(
         topology=compiler.topology,
         interpreter=compiler.interpreter,
@@ -201,7 +206,7 @@ class _CandidateSearch:
     """
 
     candidates: list[Candidate]
-    tie: float = TIE
+    tie: float
     simulations: int = 0
 
     def choices(self, rows: Sequence[_Row], ends: Collection[int]) -> Iterator[Choice]:

@@ -12,9 +12,8 @@ import numpy as np
 from sley.algorithms import Algorithm, for_collective
 from sley.errors import did_you_mean, without_inner_frames
 from sley.errors.topology import T612
-from sley.ir.fabric import LinkKind
 from sley.ir.program import Program
-from sley.ir.tables import NONE, FloatArray, Value, frozen_array
+from sley.ir.tables import NONE, FloatArray, Value
 from sley.ir.topology import Topology
 from sley.topologies import (
     Forest,
@@ -61,7 +60,7 @@ _MOST_FEW = 4
 """Bound on the few trees of an AllReduce for each rank; their connections end the search before."""
 
 _FILLED = 0.97
-"""The load of links inside nodes, as a share of the busiest one's, that fills nodes."""
+"""The load of a link, as a share of the busiest one's, above which it is about as busy."""
 
 _ROUNDING = 1e-6
 """The share of a bandwidth that rounding may make up."""
@@ -224,12 +223,21 @@ class Synthesis(Value):
         return made if made.algbw_GBps >= self.algbw_GBps * (1 - _ROUNDING) else None
 
     @property
-    def fills_nodes(self) -> bool:
-        """Whether links within several nodes are about as busy as any."""
-        links, topology = self.topology.links, self.topology
-        busy = self.loads / links.GBps
-        inside = busy[links.kind == LinkKind.NVLINK]
-        return topology.nodes > 1 and bool(inside.max(initial=0) > _FILLED * busy.max())
+    def leaves_wait(self) -> bool:
+        """Whether a ReduceScatter may be faster if roots add the data of leaves last: they have
+        others below, and on several nodes the links for sums within nodes are about the busiest."""
+        up, topology = self.parts[0], self.topology
+        if len(self.parts) > 1 or not isinstance(up, Forest) or not up.up or topology.nodes < 2:
+            return False
+        tree, rank = np.nonzero(up.parent != NONE)
+        above = up.parent[tree, rank]
+        inner = np.isin(tree * topology.ranks + rank, tree * topology.ranks + above)
+        joined = up.depth[tree, rank] == 1
+        mixed = np.isin(tree[joined & inner], tree[joined & ~inner])
+        near = topology.node[rank] == topology.node[above]
+        busy = up.loads / topology.links.GBps
+        inside = busy[topology.loads(rank[near], above[near], np.ones(near.sum())) > 0]
+        return bool(mixed.any() and inside.max(initial=0) > _FILLED * busy.max())
 
     def program(
         self,
@@ -385,8 +393,7 @@ def along_rings(collective: str, topology: Topology) -> Synthesis | None:
         np.put_along_axis(above, orders, np.roll(orders, -1 if up else 1, axis=1), axis=1)
         parent = np.repeat(above, ranks, axis=0)
         parent[np.arange(len(parent)), np.tile(np.arange(ranks), rings)] = NONE
-        weight = frozen_array(np.ones(len(parent)), np.int64)
-        forests.append(Forest(topology, weight, frozen_array(parent, np.int32), up))
+        forests.append(Forest(topology, np.ones(len(parent), np.int64), parent, up))
     return Synthesis(collective, tuple(forests))
 
 

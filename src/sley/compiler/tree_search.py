@@ -214,7 +214,8 @@ class _Search:
             if even.connections <= MOST_MERGED * self.most:
                 made.append(even)
                 break
-        rings = along_rings(collective, topology) if collective != ROUTED else None
+        may_be = collective != ROUTED and topology.ranks <= MOST_RANKS and not self.is_over
+        rings = along_rings(collective, topology) if may_be else None
         if rings is not None and rings.algbw_GBps >= by_bandwidth[0].algbw_GBps * (1 - _CLOSE):
             made.append(rings)
         return made + (through_switches(topology, within)[-1:] if collective == "allreduce" else [])
@@ -240,8 +241,8 @@ class _Search:
         self, parts: list[list[Synthesis]]
     ) -> Iterator[tuple[list[_Pair], Mapping[str, Any]]]:
         """The programs that are compared with one another, and with which options: of each part
-        those without switches and those with some; the one that needs a few blocks too many, and
-        sums in several orders; none after the first after `until`."""
+        those without switches and those with some; the one that needs a few blocks too many; and
+        sums with few turns, late leaves or several orders; none after the first after `until`."""
         is_first = True
         for part in parts:
             whole, shared = list[_Pair](), list[_Pair]()
@@ -264,12 +265,13 @@ class _Search:
             program = widest.program(in_place=self.in_place)
             yield [(widest, program)], {**COMPARED, **_MERGED, "max_blocks": self.most}
         summed = list[_Pair]()
-        for one in near:
-            late = one.fills_nodes and one.sum_orders > 1
-            other = one if late else one.binomial
-            if other is not None and not self.is_over:
-                made = other.compared_programs(self.most, in_place=self.in_place, leaves_last=late)
-                summed.extend((other, program) for program in made)
+        for one in near if not self.is_over else ():
+            for other, late in ((one if one.leaves_wait else None, True), (one.binomial, False)):
+                if other is not None and self.has_chance(one):
+                    made = other.compared_programs(
+                        self.most, in_place=self.in_place, leaves_last=late
+                    )
+                    summed.extend((other, program) for program in made)
         if summed:
             yield summed, compared(self.collective)
         ordered = list[_Pair]()
@@ -292,18 +294,25 @@ class _Search:
             if not near or (self.found and self.is_over):
                 continue
             many = _OF_MANY if self._are_many else {}
-            time_us = self.choose(near, {**options, **of_tile(tile), **many}, tile)
+            time_us = self.choose(near, {**options, **of_tile(tile), **many}, tile, best_us)
             losses = losses + 1 if time_us > best_us * (1 - _SAVED) else 0
             if losses == 2:  # smaller tiles have another protocol, so one loss says little
                 break
             best_us = min(best_us, time_us)
 
-    def choose(self, programs: list[_Pair], options: Mapping[str, Any], tile: float = 1.0) -> float:
+    def choose(
+        self,
+        programs: list[_Pair],
+        options: Mapping[str, Any],
+        tile: float = 1.0,
+        under_us: float = float("inf"),
+    ) -> float:
         """Keeps the fastest of programs with a tile; its time in microseconds, infinite if a target
-        takes none."""
+        takes none, or all take `under_us` or longer."""
         is_long = any(is_cut(program, self.size, self.topology, 1) for _, program in programs)
         tie = _SAVED if is_long else TIE
-        of = {"most_blocks": self.most, "tie": tie, **options, **self.overrides}
+        of: dict[str, Any] = {"most_blocks": self.most, "tie": tie, "under_us": under_us}
+        of |= {**options, **self.overrides}
         if self.until != float("inf"):
             of["limit_s"] = max(self.until - time.monotonic(), 0)
         made_of = [program for _, program in programs]
@@ -314,10 +323,12 @@ class _Search:
                 raise
             self.refused = self.refused or error
             return float("inf")
+        self.left += choices.left
+        if not choices.ranges:
+            return float("inf")
         choice = choices.at(self.size)
         one = next(one for one, program in programs if program is choice.program)
         self.found.append((one, choice, tile))
-        self.left += choices.left
         return choice.end.time_us
 
     def best(self) -> tuple[Synthesis, Choice, float]:

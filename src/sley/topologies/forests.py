@@ -142,7 +142,7 @@ class Forest(Value):
         upper = number & (number - 1)
         parent = self.parent.copy()
         parent[tree, rank] = np.where(upper == 0, above, rank[first + upper - 1])
-        return replace(self, parent=frozen_array(parent, np.int32))
+        return replace(self, parent=parent)
 
     def __repr__(self) -> str:
         return (
