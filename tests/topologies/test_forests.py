@@ -17,6 +17,7 @@ from sley import Protocol, SleyError, Topology, topologies
 from sley.algorithms import CATALOG
 from sley.compiler import tree_search
 from sley.compiler.choices import Choices
+from sley.compiler.search import search_ranges
 from sley.compiler.synthesis import Synthesis, along_rings, low_trees
 from sley.compiler.tree_search import TILES, fastest, is_cut
 from sley.ir.fabric import LinkKind, VertexKind
@@ -377,8 +378,8 @@ def test_wrong_numbers_of_orders_are_refused() -> None:
     for wrong in (0, 65, 1.5, "2"):
         with pytest.raises(SleyError, match="L102"):
             sley.algorithms.forest_reducescatter(3, sum_orders=wrong)
-    for wrong in (6, "true", None):
-        with pytest.raises(SleyError, match="L102"):
+    for wrong in (6, "true", None, [[1], [1, 2]]):
+        with pytest.raises(SleyError, match="L112"):
             sley.algorithms.forest_allreduce(3, leaves_last=wrong)
 
 
@@ -819,9 +820,9 @@ def test_only_calls_that_tiles_cut_take_more_blocks_for_little(
 
     def recorded(*given: Any, tie: float, **more: Any) -> Choices:
         ties.append(tie)
-        return sley.choose(*given, tie=tie, **more)
+        return search_ranges(*given, tie=tie, **more)
 
-    monkeypatch.setattr(tree_search, "choose", recorded)
+    monkeypatch.setattr(tree_search, "search_ranges", recorded)
     options = {"chunks": 1, "in_place": True, "schedule": "msccl", "protocol": "Direct"}
     for size in (1 << 20, 1 << 30):
         fastest("allgather", topologies.ndv4(), size, instances=1, **options)

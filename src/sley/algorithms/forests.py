@@ -14,7 +14,7 @@ import numpy as np
 
 from sley.algorithms.algorithm import algorithm, channel_numbers, is_positive
 from sley.errors import Place
-from sley.errors.language import L102, L138
+from sley.errors.language import L102, L112, L138
 from sley.ir.collectives import AllGather, AllReduce, ReduceScatter
 from sley.ir.graph import depths
 from sley.ir.program import Program
@@ -68,7 +68,7 @@ def forest_reducescatter(
     trees, channels: as for `forest_allgather`. sum_orders: the parts of each tree's data, which
     ranks add in different orders: each begins with another leaf, so that all send from the start.
     leaves_last: whether roots, with one order, add the data of leaves last: links then carry first
-    what goes on from other ranks. Source: ForestColl, section 5. Errors: L102, L121, L138.
+    what goes on from other ranks. Source: ForestColl, section 5. Errors: L102, L112, L121, L138.
     """
     made = partial(_Trees, sum_orders=sum_orders, leaves_last=leaves_last)
     forest = made("forest-reducescatter", ranks, trees, channels)
@@ -151,9 +151,9 @@ class _Trees:
         if not is_positive(sum_orders) or sum_orders > _MOST_ORDERS:
             at, expected = Place(detail=name), f"sum_orders from 1 to {_MOST_ORDERS}"
             raise L102.error(at=at, expected=expected, found=f"sum_orders={sum_orders!r}")
-        if np.ndim(leaves_last) or leaves_last not in (False, True):
-            at, expected = Place(detail=name), "leaves_last as True or False, 1 or 0"
-            raise L102.error(at=at, expected=expected, found=f"leaves_last={leaves_last!r}")
+        if not isinstance(leaves_last, int) or leaves_last not in (0, 1):
+            at, expected = Place(detail=name), "leaves_last as True or False"
+            raise L112.error(at=at, expected=expected, found=f"leaves_last={leaves_last!r}")
         if not (channels is None or is_positive(channels)):
             channel_numbers(name, channels)  # refuses it
         self.most_channels = len(rows) if channels is None else min(channels, len(rows))
@@ -275,8 +275,8 @@ class _Trees:
         number of the tree's chunks that they add. With several orders a rank adds what comes from
         inner ranks at once, then what comes from leaves in parts."""
         if self.sum_orders == 1:
-            early = self.leaves_last & (self._depth == 1) & (self._height > 0)
-            turn = np.where(self._switched, 0, self._sibling - self.ranks * early)
+            first = self.leaves_last & (self._depth == 1) & (self._height > 0)
+            turn = np.where(self._switched, 0, self._sibling - self.ranks * first)
             return np.arange(len(turn)), turn, 0 * turn, self.weight[self._tree]
         leaf = (self._height == 0) & ~self._switched
         parent = self._tree * self.ranks + self._from

@@ -109,7 +109,7 @@ class CandidateComparison:
     Plans that share thread blocks come last: they take most of the time of compiling, and are
     compiled only if the plan without shared blocks is within reach of the fastest.
 
-    under_us: plans that take as long at all sizes have no times.
+    under_us: plans that take longer have no times.
 
     After `run`, candidates: the distinct ones within the limit of blocks, the simplest first; if
     there are none, those with the fewest blocks. times_us: of each candidate, by size, at the sizes
@@ -125,7 +125,7 @@ class CandidateComparison:
     ) -> None:
         self._compiler, self._record = compiler, record
         self._known = {} if record is None else record.known
-        # As if two plans were known by which all that take longer than `under_us` are too slow.
+        # As if two plans were known: what takes longer than `under_us` isn't near them.
         known_us = under_us / (1 + MARGIN)
         self._fastest: _Fastest = dict.fromkeys(sizes, (known_us, known_us))
         self._compared: list[_Compared] = []

@@ -64,7 +64,6 @@ def choose(
     target: str | Target | None = None,
     most_blocks: int | None = None,
     tie: float = TIE,
-    under_us: float = float("inf"),
     limit_s: float | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -93,7 +92,6 @@ def choose(
     most_blocks: without max_blocks, plans with more thread blocks on a rank are left out; by
         default the multiprocessors of the topology's cost model.
     tie: the relative difference up to which times count as equal, at most 6 %.
-    under_us: a time of another plan at all sizes. If none takes less, there are no ranges.
     limit_s: the search ends after so many seconds, or as soon as there is a plan after that, with
         the best that it has compared: `Choices.left` tells what is left.
     progress: called with the number of steps that are done, and of all steps, first with 0 done:
@@ -115,6 +113,40 @@ def choose(
         raise R514.error(expected=expected, found=f"limit_s={limit_s!r}")
     if not (is_real(tie) and 0 <= tie <= MARGIN):
         raise R514.error(expected=f"tie as a share from 0 to {MARGIN}", found=f"tie={tie!r}")
+    compared = checked_sizes(sizes)
+    compiler = compiler_for(
+        programs,
+        topology,
+        options,
+        interpreter=interpreter,
+        model=model,
+        target=target,
+        most_blocks=most_blocks,
+        **overrides,
+    )
+    return search_ranges(
+        compiler,
+        compared,
+        tie=tie,
+        limit_s=limit_s,
+        progress=progress,
+        executor=executor,
+        resume=resume,
+    )
+
+
+def compiler_for(
+    programs: Program | Plan | Sequence[Program | Plan],
+    topology: Topology | str | None = None,
+    options: Options | None = None,
+    *,
+    interpreter: bool | None = None,
+    model: CostModel | None = None,
+    target: str | Target | None = None,
+    most_blocks: int | None = None,
+    **overrides: Any,
+) -> CandidateCompiler:
+    """What compiles the candidates of `choose`, with its parameters and errors."""
     if most_blocks is not None and not (is_integer(most_blocks) and most_blocks >= 1):
         expected = "most_blocks as a whole number from 1, or None"
         raise R514.error(expected=expected, found=f"most_blocks={most_blocks!r}")
@@ -125,24 +157,13 @@ def choose(
         raise S701.error(expected="a topology to choose on", found="none")
     if model is not None:
         cluster = replace(cluster, model=model)
-    compared = checked_sizes(sizes)
     runtime = None if target is None else target_named(target)
     if runtime is not None:
         refuse_varying_counts(first.collective)
     if interpreter is None:
         interpreter = runtime is not None and not FORMATS[runtime.suffix].one_sided
     space = Space.of(options, overrides, runtime, most_blocks)
-    compiler = CandidateCompiler(contenders, cluster, space, interpreter=interpreter)
-    return search_ranges(
-        compiler,
-        compared,
-        tie=tie,
-        under_us=under_us,
-        limit_s=limit_s,
-        progress=progress,
-        executor=executor,
-        resume=resume,
-    )
+    return CandidateCompiler(contenders, cluster, space, interpreter=interpreter)
 
 
 def search_ranges(
@@ -158,7 +179,8 @@ def search_ranges(
     resume: str | os.PathLike[str] | None = None,
 ) -> Choices:
     """The table of `choose` for a compiler's candidates. ends: sizes at which a range ends,
-    whatever is chosen for larger ones."""
+    whatever is chosen for larger ones. under_us: the time of another plan for a single size,
+    without `resume`: if all candidates take longer, there are no ranges."""
     all_sizes, target = _add_sizes(sorted(set(sizes))), compiler.space.target
     record = None if resume is None else SearchRecord(resume, compiler, all_sizes)
     comparison = CandidateComparison(compiler, all_sizes, record, under_us)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -207,7 +208,7 @@ class Synthesis(Value):
             parts.append(part)
         return replace(self, parts=tuple(parts))
 
-    @property
+    @cached_property
     def binomial(self) -> Synthesis | None:
         """The same with `Forest.binomial` trees for sums; None if links would carry more, or there
         are no others."""
@@ -231,13 +232,15 @@ class Synthesis(Value):
             return False
         tree, rank = np.nonzero(up.parent != NONE)
         above = up.parent[tree, rank]
+        # Trees with roots that leaves and others send to.
         inner = np.isin(tree * topology.ranks + rank, tree * topology.ranks + above)
         joined = up.depth[tree, rank] == 1
-        mixed = np.isin(tree[joined & inner], tree[joined & ~inner])
+        mixed = np.intersect1d(tree[joined & inner], tree[joined & ~inner])
+        # The busiest of the links that carry something within a node.
         near = topology.node[rank] == topology.node[above]
         busy = up.loads / topology.links.GBps
         inside = busy[topology.loads(rank[near], above[near], np.ones(near.sum())) > 0]
-        return bool(mixed.any() and inside.max(initial=0) > _FILLED * busy.max())
+        return len(mixed) > 0 and bool(inside.max(initial=0) > _FILLED * busy.max())
 
     def program(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sley.compiler.choices import Choice
-from sley.compiler.search import TIE, choose
+from sley.compiler.search import TIE, compiler_for, search_ranges
 from sley.compiler.synthesis import (
     FEW_CHUNKS,
     MOST_MERGED,
@@ -47,6 +47,9 @@ TILES = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 """The tiles to compare, as shares of the topology's, each with `of_tile`, until two in a row save
 less than `_SAVED`: a rank passes on a tile once it has all of it, so the links of tall trees, and
 of sums one after the other, idle for tiles at the begin and at the end."""
+
+_OF_SEARCH = ("tie", "progress", "executor")
+"""The overrides that aren't for the compiler of candidates."""
 
 _SAVED = 0.002
 """The share of the time that smaller tiles, and more thread blocks of calls that tiles cut, have to
@@ -242,7 +245,8 @@ class _Search:
     ) -> Iterator[tuple[list[_Pair], Mapping[str, Any]]]:
         """The programs that are compared with one another, and with which options: of each part
         those without switches and those with some; the one that needs a few blocks too many; and
-        sums with few turns, late leaves or several orders; none after the first after `until`."""
+        sums up binomial trees, with late leaves or in several orders; none after the first after
+        `until`."""
         is_first = True
         for part in parts:
             whole, shared = list[_Pair](), list[_Pair]()
@@ -265,13 +269,12 @@ class _Search:
             program = widest.program(in_place=self.in_place)
             yield [(widest, program)], {**COMPARED, **_MERGED, "max_blocks": self.most}
         summed = list[_Pair]()
-        for one in near if not self.is_over else ():
-            for other, late in ((one if one.leaves_wait else None, True), (one.binomial, False)):
-                if other is not None and self.has_chance(one):
-                    made = other.compared_programs(
-                        self.most, in_place=self.in_place, leaves_last=late
-                    )
-                    summed.extend((other, program) for program in made)
+        for one in near:
+            variants = [(one, True)] if one.leaves_wait else []
+            variants += [(one.binomial, False)] if one.binomial is not None else []
+            for made, late in variants if not self.is_over and self.has_chance(one) else ():
+                few = made.compared_programs(self.most, in_place=self.in_place, leaves_last=late)
+                summed.extend((made, program) for program in few)
         if summed:
             yield summed, compared(self.collective)
         ordered = list[_Pair]()
@@ -311,13 +314,16 @@ class _Search:
         takes none, or all take `under_us` or longer."""
         is_long = any(is_cut(program, self.size, self.topology, 1) for _, program in programs)
         tie = _SAVED if is_long else TIE
-        of: dict[str, Any] = {"most_blocks": self.most, "tie": tie, "under_us": under_us}
-        of |= {**options, **self.overrides}
+        of: dict[str, Any] = {"most_blocks": self.most, **options, **self.overrides}
+        ranged = {word: of.pop(word) for word in _OF_SEARCH if word in of}
         if self.until != float("inf"):
-            of["limit_s"] = max(self.until - time.monotonic(), 0)
+            ranged["limit_s"] = max(self.until - time.monotonic(), 0)
         made_of = [program for _, program in programs]
         try:
-            choices = choose(made_of, self.size, tiled(self.topology, tile), **of)
+            compiler = compiler_for(made_of, tiled(self.topology, tile), **of)
+            choices = search_ranges(
+                compiler, [self.size], **{"tie": tie, "under_us": under_us, **ranged}
+            )
         except SleyError as error:
             if of.get("target") is None:
                 raise
