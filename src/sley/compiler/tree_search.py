@@ -44,9 +44,10 @@ Direct spares the copies into slots and out of them, for which trees wait at eac
 two alone leave up to half of a GPU's blocks unused, and so slow blocks' links."""
 
 TILES = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
-"""The tiles to compare, as shares of the topology's, each with `of_tile`, until two in a row save
-less than `_SAVED`: a rank passes on a tile once it has all of it, so the links of tall trees, and
-of sums one after the other, idle for tiles at the begin and at the end."""
+"""The tiles to compare, as shares of the topology's, each with `of_tile`: the whole one, and
+smaller ones until two in a row save less than `_SAVED` of the time of larger ones among these. A
+rank passes on a tile once it has all of it, so the links of tall trees, and of sums one after the
+other, idle for tiles at the begin and at the end."""
 
 _OF_SEARCH = ("tie", "progress", "executor")
 """The overrides that aren't for the compiler of candidates."""
@@ -288,7 +289,7 @@ class _Search:
     def compare(
         self, programs: list[_Pair], options: Mapping[str, Any], tiles: Iterable[float]
     ) -> None:
-        """Chooses among programs with each tile, until two smaller ones in a row save nothing."""
+        """Chooses among programs with each tile, as far as `TILES` says."""
         best_us, losses = float("inf"), 0
         for tile in tiles:
             near = [(one, program) for one, program in programs if self.has_chance(one)]
@@ -299,9 +300,10 @@ class _Search:
             many = _OF_MANY if self._are_many else {}
             time_us = self.choose(near, {**options, **of_tile(tile), **many}, tile, best_us)
             losses = losses + 1 if time_us > best_us * (1 - _SAVED) else 0
-            if losses == 2:  # smaller tiles have another protocol, so one loss says little
+            if losses == 2:
                 break
-            best_us = min(best_us, time_us)
+            # A whole tile has other protocols, too, so it says little of smaller ones.
+            best_us = min(best_us, time_us) if tile != 1 else best_us
 
     def choose(
         self,
