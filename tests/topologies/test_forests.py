@@ -26,7 +26,7 @@ from sley.ir.tables import NONE
 from sley.ir.topology import Builder
 from sley.model.bounds import Bounds
 from sley.model.simulation import simulate
-from sley.topologies import Forest, find_routes, least_height, match_forest, pack_forest
+from sley.topologies import Forest, find_routes, least_height, link_rings, match_forest, pack_forest
 from sley.topologies.rates import RankPairs, tree_rates
 from support.generators.examples import examples
 from support.generators.fabrics import direct_topologies, switched_topologies
@@ -298,7 +298,10 @@ def test_chains_follow_rings_of_links_in_their_direction(collective: str) -> Non
     builder = Builder("apart", [0, 0, 1, 1])
     builder.both([0, 2], [1, 3], LinkKind.NVLINK, 25.0, 20.0)
     builder.both([0, 1], [2, 3], LinkKind.NETWORK, 25.0, 20.0)
-    assert along_rings(collective, builder.topology()) is None
+    apart = builder.topology()
+    assert along_rings(collective, apart) is None
+    assert link_rings(apart).GBps == 0
+    assert fastest(collective, apart, 1 << 20, in_place=True, instances=1).choice.end.time_us > 0
 
 
 def test_tiles_cut_the_longest_messages() -> None:

@@ -102,7 +102,7 @@ def forest_allreduce(
     which reduces and multicasts between a rank and all those below it around the same switch; by
     default there are none. sum_orders: as for `forest_reducescatter`. channels: as for
     `forest_allgather`, of the sums and of the results. Source: ForestColl, section 5.
-    Errors: L102, L121, L138.
+    Errors: L102, L112, L121, L138.
     """
     sums = partial(_Trees, sum_orders=sum_orders, leaves_last=leaves_last)
     both = partial(sums, "forest-allreduce", ranks, equal=False)
@@ -130,8 +130,8 @@ class _Trees:
     (trees, ranks). root: int64 (trees,). shares: int64 (ranks,), the chunks of all trees of a root;
     chunks: of rank 0. first: int64 (trees,), the first chunk of each tree among those of all roots.
     equal: whether all shares have to be equal. sum_orders: parts into which sums divide data.
-    leaves_last: whether roots add the data of leaves last.
-    channels: the most channels. switches: the number of each rank's switch. Errors: L102, L138.
+    leaves_last: whether roots add the data of leaves last. channels: the most channels. switches:
+    the number of each rank's switch. Errors: L102, L112, L138.
     """
 
     # More than eight parameters with the name: what the algorithms take.

@@ -313,7 +313,7 @@ class _Search:
         under_us: float = float("inf"),
     ) -> float:
         """Keeps the fastest of programs with a tile; its time in microseconds, infinite if a target
-        takes none, or all take `under_us` or longer."""
+        takes none, or all take longer than `under_us`."""
         is_long = any(is_cut(program, self.size, self.topology, 1) for _, program in programs)
         tie = _SAVED if is_long else TIE
         of: dict[str, Any] = {"most_blocks": self.most, **options, **self.overrides}

@@ -222,7 +222,8 @@ def link_rings(topology: Topology) -> LinkRings:
     orders = np.concatenate([one.orders[:number] for one in found], axis=1)
     # A rank at the end of a node may be linked to others on the next one, but not to the first.
     orders = orders[topology.are_linked(orders, np.roll(orders, -1, axis=1)).all(axis=1)]
-    return LinkRings(frozen_array(orders, np.int64), min(one.GBps for one in found))
+    rate = min(one.GBps for one in found) if len(orders) else 0.0
+    return LinkRings(frozen_array(orders, np.int64), rate)
 
 
 def _rates_out(topology: Topology, ranks: LongArray) -> FloatArray:
