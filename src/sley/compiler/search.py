@@ -190,6 +190,7 @@ def search_ranges(
         _Row(size, {n: us[size] for n, us in enumerate(comparison.times_us) if size in us})
         for size in all_sizes
     ]
+    # Without times all candidates take longer than `under_us`.
     rows = rows if all(row.times_us for row in rows) else []
     ranges = tuple(search.choices(rows, ends)) if rows else ()
     return Choices(

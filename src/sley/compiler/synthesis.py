@@ -210,8 +210,8 @@ class Synthesis(Value):
 
     @cached_property
     def binomial(self) -> Synthesis | None:
-        """The same with `Forest.binomial` trees for sums; None if links would carry more, or there
-        are no others."""
+        """The same with `Forest.binomial` for sums; None if these are the same trees, some ranks
+        have no link to their new parent, or a link would carry more."""
         up = self.parts[0]
         if not isinstance(up, Forest) or not up.up or up.switched:
             return None

@@ -53,8 +53,8 @@ _OF_SEARCH = ("tie", "progress", "executor")
 """The overrides that aren't for the compiler of candidates."""
 
 _SAVED = 0.002
-"""The share of the time that smaller tiles, and more thread blocks of calls that tiles cut, have to
-save. The model is less exact for shorter calls."""
+"""The share of the time that smaller tiles have to save, since they are a setting more; and more
+thread blocks, in calls that tiles cut. In shorter ones it is TIE: the model is less exact there."""
 
 _OF_ROUTES = {"schedule": "msccl"}
 """The schedule with which programs along routes are nearly always simulated as the fastest."""

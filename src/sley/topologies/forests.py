@@ -125,8 +125,8 @@ class Forest(Value):
 
     @property
     def binomial(self) -> Forest:
-        """The trees with a rank's leaves on its node as a binomial tree below it: so it adds what
-        comes from a few of them, not from one after the other. Some may have no link for that."""
+        """The trees with a rank's leaves on its node as a binomial tree below it: it then adds the
+        data of a few ranks in turn, not of all. Some ranks may have no link to their new parent."""
         tree, rank = np.nonzero(self.parent != NONE)
         above, ranks = self.parent[tree, rank], self.topology.ranks
         inner = np.zeros(self.parent.shape, bool)
